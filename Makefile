@@ -39,7 +39,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) '$(TORCH)' >> $(LOG) 2>&1 || \
 		$(PIP) --extra-index-url $(TORCH_CPU_INDEX) '$(TORCH)' >> $(LOG) 2>&1 || $(SHOW_LOG)
 	@echo "[setup 3/3] Paceline and its tools"
-	@$(PIP) -e '.[dev,bench,hosts,data,images,http,s3,datasets]' >> $(LOG) 2>&1 || $(SHOW_LOG)
+	@$(PIP) -e '.[dev,bench,hosts,data,images,http,s3,datasets,serve,onnx,parquet,tensorboard]' >> $(LOG) 2>&1 || $(SHOW_LOG)
 	@touch $@
 
 engines: $(ENGINES) ## also install Ray and PySpark, for the tests of these engines

@@ -80,6 +80,7 @@ def main() -> None:
     train_set, test_set = windows(text[:split], alphabet), windows(text[split:], alphabet)
 
     job = paceline.join(seed=args.seed)
+    job.servable(lambda: CharLM(len(alphabet)), train_set[:1][0])
     model = CharLM(len(alphabet))
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]

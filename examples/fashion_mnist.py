@@ -56,9 +56,9 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
-    train_set, test_set = paceline.datasets.fashion_mnist(args.data)
-
     job = paceline.join(seed=7)
+    job.servable(LeNet, torch.zeros(1, 1, 28, 28))  # for `paceline export` and `paceline serve`
+    train_set, test_set = paceline.datasets.fashion_mnist(args.data)
     model = LeNet()
     optimizer_class, usual_lr, options = OPTIMIZERS[args.optimizer]
     optimizer = optimizer_class(model.parameters(), lr=args.lr or usual_lr, **options)

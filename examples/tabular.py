@@ -61,6 +61,7 @@ def main() -> None:
     train_set, test_set = TensorDataset(x[:split], y[:split]), TensorDataset(x[split:], y[split:])
 
     job = paceline.join(seed=7)
+    job.servable(lambda: Network(x[:split]), x[:1])
     model = Network(x[:split])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     job.prepare(model, optimizer)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from paceline.engines.launch import launch as launch
     from paceline.engines.launched_run import Run as Run
     from paceline.runtime.current_job import join as join
+    from paceline.runtime.model_files import load as load
     from paceline.worker.job import Job as Job
 
 __version__ = "0.5.0"
@@ -26,8 +27,9 @@ _PUBLIC = {
     "errors": ("paceline.errors", None),
     "join": ("paceline.runtime.current_job", "join"),
     "launch": ("paceline.engines.launch", "launch"),
+    "load": ("paceline.runtime.model_files", "load"),
 }
-__all__ = ["Job", "Run", "data", "datasets", "digest", "errors", "join", "launch"]
+__all__ = ["Job", "Run", "data", "datasets", "digest", "errors", "join", "launch", "load"]
 
 
 def __getattr__(name: str) -> object:

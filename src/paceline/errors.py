@@ -21,6 +21,8 @@
     │   └── ClusterLostError              a role is lost without which the job cannot go on
     ├── RunError (also RuntimeError)      a run of paceline.launch ended and is not done; has the role's traceback
     │   └── RunStoppedError               it was stopped or interrupted, and can be resumed
+    ├── RequestError (also ValueError)    a predictor refuses a request; has the status of the HTTP answer
+    ├── ExportError (also RuntimeError)   a model cannot be written in a format; says what would work
     ├── SaveError (also OSError)          job.save cannot write its file; names the file and the cause
     ├── CheckpointError                   a checkpoint is incomplete or damaged; names the file
     ├── FilesError                        the user's files cannot be listed, sent, kept or unpacked; names the file
@@ -185,6 +187,25 @@ class RunError(PacelineError, RuntimeError):
 
 class RunStoppedError(RunError):
     """A run was stopped by its program, or interrupted by a signal. `advice` says at which step a resume begins."""
+
+
+class RequestError(PacelineError, ValueError):
+    """A request to a predictor is refused. `status` is the status of the HTTP answer; the message says why.
+
+    `retry_after_s` is when the client may try again, None if the same request is refused again.
+    """
+
+    def __init__(self, status: int, why: str, retry_after_s: float | None = None) -> None:
+        self.status, self.why, self.retry_after_s = status, why, retry_after_s
+        super().__init__(why)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the arguments when the error is pickled."""
+        return (RequestError, (self.status, self.why, self.retry_after_s))
+
+
+class ExportError(PacelineError, RuntimeError):
+    """A model cannot be written in a format, or the written file does not compute the same; says what would work."""
 
 
 class SaveError(PacelineError, OSError):

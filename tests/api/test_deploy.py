@@ -20,19 +20,25 @@ def _calls(name: str) -> Iterator[list[str]]:
             yield [line.strip().removeprefix("- ") for line in block.splitlines()]
         return
     code = "\n".join(line for line in text.replace("\\\n", " ").splitlines() if not line.startswith("#"))
-    for call in re.findall(r"(?:^|[ /])paceline ((?:token|agent|run) .*)", code, re.MULTILINE):
+    for call in re.findall(r"(?:^|[ /])paceline ((?:token|agent|run|serve) .*)", code, re.MULTILINE):
         yield call.split()
 
 
 def test_every_call_of_paceline_has_options_that_exist() -> None:
     options = {name: {o for p in command.params for o in p.opts} for name, command in commands()}
     found = []
-    for name in ("paceline-agent.service", "slurm.sbatch", "kubernetes.yaml"):
+    for name in (
+        "paceline-agent.service",
+        "paceline-serve.service",
+        "slurm.sbatch",
+        "kubernetes.yaml",
+        "kubernetes-serve.yaml",
+    ):
         for words in _calls(name):
             found.append((name, words[0]))
             given = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)}
             assert given <= options[words[0]], name
-    assert len(found) == 6, found
+    assert len(found) == 8, found
 
 
 def test_the_scripts_of_slurm_are_valid_shell() -> None:

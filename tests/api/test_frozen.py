@@ -15,7 +15,7 @@ from paceline.engines.run_options import RunOptions
 
 
 def test_the_package_exports_exactly_these_names() -> None:
-    assert paceline.__all__ == ["Job", "Run", "data", "datasets", "digest", "errors", "join", "launch"]
+    assert paceline.__all__ == ["Job", "Run", "data", "datasets", "digest", "errors", "join", "launch", "load"]
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'train'"):
@@ -38,6 +38,7 @@ JOB = {
     "passed": None,
     "prepare": "model optimizer scheduler=None *clip_norm=None *scheduler_every='step'",
     "save": "path",
+    "servable": "factory example",
     "set": "*mode=None *slots=None *lr=None *checkpoint_every=None",
     "step": None,
     "stop": "reason='stopped by the script'",
@@ -68,6 +69,7 @@ def test_the_job_has_exactly_these_methods_and_parameters() -> None:
             assert _describe(member) == expected, name
     assert _describe(paceline.join) == "*seed=0 *mode='bsp' *dir=None"
     assert _describe(paceline.digest) == "model"
+    assert _describe(paceline.load) == "path factory=None *trust=False"
 
 
 RUN = {
@@ -105,6 +107,7 @@ ERRORS = {
     "DatasetUnavailableError": "PacelineError",
     "DeadlineError": "TransportError",
     "DeposedError": "StateError",
+    "ExportError": "PacelineError",
     "FilesError": "PacelineError",
     "JobError": "PacelineError",
     "JobFailedError": "JobError",
@@ -117,6 +120,7 @@ ERRORS = {
     "PeerLostError": "TransportError",
     "PeerUnknownError": "TransportError",
     "RefusedFrameError": "TransportError",
+    "RequestError": "PacelineError",
     "RunError": "PacelineError",
     "RunStoppedError": "RunError",
     "SaveError": "PacelineError",
@@ -159,7 +163,9 @@ FLAGS = {
     "runs": "names --prune --older-than --state --dir --json",
     "checkpoints": "run --verify --json",
     "data": "",
-    "export": "run version out --optimizer",
+    "export": "run version out --format --optimizer",
+    "serve": "targets --host --port --follow --pin --batch --batch-delay --queue --deadline --max-body --refresh "
+    "--workers --threads --token-file --allow-host --tls-cert --tls-key --drain --trust --log-level --log-format",
     "log": "run --follow --kind --json --rebuild --csv --parquet",
     "report": "run -o/--out",
     "compare": "runs -o/--out",
@@ -189,6 +195,7 @@ def test_each_command_has_exactly_these_options(name: str) -> None:
         "checkpoints",
         "data",
         "export",
+        "serve",
         "log",
         "report",
         "compare",

@@ -68,6 +68,8 @@ WORDS_OF_OTHERS = {
     "device": "torch.nn.Module.to_empty",
     "listen": "ZmqPort, for those who write a role",
     "encrypt": "ZmqPort, for those who write a role",
+    "charset": "HTTP",
+    "version": "Prometheus, for its text format",
     "journal_mode": "SQLite",
     "synchronous": "SQLite",
 }
@@ -105,7 +107,7 @@ def variables() -> frozenset[str]:
 def arguments() -> frozenset[str]:
     """The parameters of the public functions."""
     functions: list[Callable[..., object]] = [paceline.join, paceline.digest, paceline.datasets.fashion_mnist]
-    functions.append(paceline.launch)
+    functions += [paceline.launch, paceline.load]
     functions += [paceline.data.open, paceline.data.split, paceline.data.iterable]
     members = [getattr(owner, name) for owner in (paceline.Job, paceline.Run) for name in dir(owner) if name[0] != "_"]
     functions += [member for member in members if callable(member)]

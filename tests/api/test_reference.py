@@ -31,6 +31,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "paceline.join": paceline.join,
     "paceline.digest": paceline.digest,
     "paceline.launch": paceline.launch,
+    "paceline.load": paceline.load,
     "paceline.datasets.fashion_mnist": paceline.datasets.fashion_mnist,
     "job.prepare": paceline.Job.prepare,
     "job.validate": paceline.Job.validate,
@@ -41,6 +42,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     "job.stop_when": paceline.Job.stop_when,
     "job.on_plateau": paceline.Job.on_plateau,
     "job.save": paceline.Job.save,
+    "job.servable": paceline.Job.servable,
 }
 SCREEN = ("src/paceline/cli/", "src/paceline/engines/", "src/paceline/coordinator/status.py")
 """Where the texts are made that `paceline` shows."""

@@ -35,7 +35,18 @@ from paceline.core.effects import (
 )
 from paceline.core.running_time import RunningTime
 from paceline.errors import PeerLostError, PeerUnknownError
-from paceline.messages import Finish, Message, PullReply, Saved, Shutdown, StatusReply, StatusRequest, Summary
+from paceline.messages import (
+    Finish,
+    Follow,
+    Following,
+    Message,
+    PullReply,
+    Saved,
+    Shutdown,
+    StatusReply,
+    StatusRequest,
+    Summary,
+)
 from paceline.messages.status import Status
 from paceline.telemetry import tracing
 from paceline.transport.base import Event, Frame, PeerDown, PeerUp, Port, Received
@@ -46,7 +57,7 @@ logger = logging.getLogger(__name__)
 _SETTLE_S = 30.0  # seconds that the end of a run waits for its last checkpoint
 _NOTE_S = 1.0  # seconds between two writes of `_Notes` to the log
 _NOTES = "notes"
-_FOR_SERVICE = frozenset((StatusRequest, Finish, Shutdown, PullReply, Saved))
+_FOR_SERVICE = frozenset((StatusRequest, Follow, Finish, Shutdown, PullReply, Saved))
 """Messages that the service handles, or looks at; the others are for the core alone."""
 
 
@@ -170,6 +181,8 @@ class CoordinatorService:
         match message:
             case StatusRequest(req=req):
                 self._reply(peer, StatusReply(req, msgspec.json.encode(self.status(now))))
+            case Follow(req=req):
+                self._reply(peer, self._following(req, knows_model=message.knows_model, now=now))
             case Finish(req=req):
                 self._finish(peer, req, now)
             case Shutdown(reason=reason):
@@ -294,6 +307,13 @@ class CoordinatorService:
     def status(self, now: float) -> Status:
         """What `paceline status` and the progress line show."""
         return status_of(self.core, self.timeline, now, self.run, self._start)
+
+    def _following(self, req: int, *, knows_model: bool, now: float) -> Following:
+        """Where a reader finds the newest committed version."""
+        core, last = self.core, self.timeline.last
+        model = None if knows_model else core.tables.identity.model
+        ago = -1.0 if last is None else max(0.0, now - last)
+        return Following(req, core.generation, core.incarnation, core.version, ago, core.placement, model)
 
     def _finish(self, peer: NodeId, req: int, now: float) -> None:
         if self._summary is not None:

@@ -50,6 +50,8 @@ from paceline.messages.control import (
     Drain,
     Exited,
     Finish,
+    Follow,
+    Following,
     HostLost,
     SaveNow,
     Scale,
@@ -166,6 +168,8 @@ AnyMessage = (
     | SaveNow
     | Scale
     | Finish
+    | Follow
+    | Following
     | Summary
     | Shutdown
     | Grant
@@ -276,6 +280,8 @@ __all__ = [
     "FilesNeeded",
     "FilesUnpacked",
     "Finish",
+    "Follow",
+    "Following",
     "GiveBack",
     "Grant",
     "Hashed",

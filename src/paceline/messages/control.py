@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.messages.base import Message
+from paceline.types import ModelSpec, Placement
 
 
 class Exited(Message, frozen=True):
@@ -92,3 +93,29 @@ class Shutdown(Message, frozen=True):
 
     req: int
     reason: str
+
+
+class Follow(Message, frozen=True):
+    """A reader asks where the job stands. Any process with the token may send it; the coordinator keeps nothing of it.
+
+    With `knows_model` the answer leaves the model out.
+    """
+
+    req: int
+    knows_model: bool = False
+
+
+class Following(Message, frozen=True):
+    """The answer to `Follow`: the newest committed version, how long ago it was committed, and where its blocks are.
+
+    `model` and `placement` are None before the job has them, `version` is -1 before the first commit, and `ago_s` is
+    negative if this coordinator has not seen a commit.
+    """
+
+    req: int
+    generation: int
+    incarnation: int
+    version: int
+    ago_s: float
+    placement: Placement | None = None
+    model: ModelSpec | None = None

@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.config import load
 from paceline.config.dials import ClusterSpec
@@ -39,6 +39,7 @@ _NOT_COLLECTIVE = (
 )
 
 _current: Job | None = None
+_stand_in: Any = None
 _ever = False
 _assigned: tuple[RoleSpec, WorkerSpec] | None = None
 
@@ -47,6 +48,12 @@ def assign(spec: RoleSpec, worker: WorkerSpec) -> None:
     """Make `join` use this configuration from now on, instead of the environment."""
     global _assigned
     _assigned = spec, worker
+
+
+def stand_in(job: Any) -> None:
+    """Let `join` return `job` from now on, without a run; None: as usual again."""
+    global _stand_in
+    _stand_in = job
 
 
 def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None = None) -> Job:
@@ -60,6 +67,9 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
         ClusterLostError: no coordinator answered in time.
     """
     global _current, _ever
+    if _stand_in is not None:
+        stands: Job = _stand_in
+        return stands
     if _current is not None:
         raise UsageError("a job is open in this process: close it (job.close(), or `with paceline.join() as job:`)")
     spec, worker = _place() if _assigned is None else _assigned

@@ -14,6 +14,7 @@ from paceline.data.batch_source import LocalBatches
 from paceline.data.choice import Choice
 from paceline.data.data_spec import Collate, open_data, whole_number
 from paceline.data.fingerprint import Fingerprints
+from paceline.data.servable import servable
 from paceline.errors import JobError, JobRewoundError, LoopError, UsageError
 from paceline.messages import Bye, EvalOver, Failed, JobArgs, Ok, Prepare, Prepared, StatusReply, StatusRequest, Stop
 from paceline.messages.status import BestStatus
@@ -158,6 +159,18 @@ class Job:
         prepared = self._session.ask(lambda req: Prepare(req, binding.spec), Prepared)
         self._session.place(prepared)
         return (model, optimizer) if scheduler is None else (model, optimizer, scheduler)
+
+    def servable(self, factory: Callable[[], torch.nn.Module], example: Any) -> None:
+        """Say how to build the model, and what its input looks like, for `paceline export` and `paceline serve`.
+
+        They run the script up to this call: call it right after `join`. `factory` takes no arguments. `example` is an
+        input with the rows first: a tensor, a tuple of tensors, or a dictionary by the names of the arguments.
+
+        Raises:
+            UsageError: `factory` cannot be called, or `example` is no input.
+        """
+        self._check_open("job.servable")
+        servable(factory, example)
 
     def validate(self, data: Any, *, every: int, batch_size: int | None = None) -> Callable[[M], M]:
         """Decorate ``fn(model, *batch) -> {name: value}``: it runs on `data` every `every` steps and at a loop's end.

@@ -16,7 +16,7 @@ def test_the_command_prints_the_lines_that_switch_completion_on(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("paceline ex", {"examples"}),
+        ("paceline ex", {"examples", "export"}),
         ("paceline run --re", {"--replicas", "--resume"}),
         ("paceline dev ch", {"chaos"}),
     ],

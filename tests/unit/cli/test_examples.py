@@ -41,7 +41,8 @@ def test_a_copy_is_the_example_and_replaces_nothing(tmp_path: Path) -> None:
 
 def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(
-        UsageError, match="there is no example 'lenet': choose from char_lm, fashion_mnist, shards, tabular"
+        UsageError,
+        match="there is no example 'lenet': choose from char_lm, fashion_mnist, serve_follow, shards, tabular",
     ):
         call("lenet")
 

@@ -1,10 +1,12 @@
-"""Chooses one kept version of a run: the best one, the last one, or one by number."""
+"""Finds the checkpoint that a command line names: a version of a run, or the folder of a checkpoint."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from paceline.checkpoint.manifest import Listed, Manifest, list_checkpoints
+from paceline.checkpoint.manifest import MANIFEST, Listed, Manifest, list_checkpoints, newest, read_manifest
 from paceline.checkpoint.storage import Storage, open_storage
 from paceline.config.policies import larger_is_better, parse_best
 from paceline.coordinator.reader import LogReader
@@ -21,47 +23,96 @@ BEST, LAST = "best", "last"
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenVersion:
-    """A complete checkpoint of a run. `why` says in words why it was chosen; `hyper` is that of its version."""
+class Chosen:
+    """A complete checkpoint: where it is, and the plan of its run ({} if that is not known).
+
+    `why` says in words why it was chosen.
+    """
 
     storage: Storage
     folder: str
     manifest: Manifest
+    plan: dict[str, Any]
+    run: RunDir | None
     why: str
-    hyper: Hyper
 
     @property
     def version(self) -> int:
         """The version that it holds."""
         return self.manifest.position.version
 
+    def hyper(self) -> Hyper:
+        """The hyper-parameters of its version; without the log of its run, those with which the optimizer was made."""
+        at = self.manifest.position
+        if self.run is not None and self.run.log_file.is_file():
+            with LogReader(self.run.log_file) as reader:
+                commit = reader.commit(at.incarnation, at.version)
+            if commit is not None:
+                return commit.hyper
+        return self.manifest.model.optimizer.hyper
 
-def choose_version(run: RunDir, which: str) -> ChosenVersion:
-    """The kept version of `run` that `which` names: ``best``, ``last``, or a version such as ``400``.
+
+def choose_checkpoint(where: Path, version: str = LAST) -> Chosen:
+    """The checkpoint of `version` of the run in `where`; or `where` itself, if it is a checkpoint.
+
+    `version` is ``best``, ``last``, or a number such as ``400``.
 
     Raises:
-        UsageError: there is none, or `which` names none; the message lists what is kept.
+        UsageError: there is no such checkpoint; the message names those that there are.
+        CheckpointError: the checkpoint is damaged.
         StateError: the checkpoints or the log cannot be read.
     """
+    if (where / MANIFEST).is_file():
+        return _at(where)
+    run = RunDir.named(where)
     storage = open_storage(run.checkpoints)
     try:
+        if version == LAST:
+            found, _ = newest(storage)
+            return _chosen(run, storage, _complete(found, where), "the last version that is kept")
         listed = [found for found in list_checkpoints(storage, verify=False) if found.manifest is not None]
     except OSError as error:
         raise StateError(f"cannot list the checkpoints in {storage.url}: {error.strerror or error}") from None
-    if not listed:
-        raise UsageError(f"{run.path} has no complete checkpoint in {storage.url}")
-    if which == LAST:
-        return _chosen(run, storage, listed[-1], "the last version that is kept")
-    if which == BEST:
+    _complete(listed[-1] if listed else None, where)
+    if version == BEST:
         return _best(run, storage, listed)
+    return _chosen(run, storage, _numbered(listed, version, where), "as you asked")
+
+
+def _complete(found: Listed | None, where: Path) -> Listed:
+    if found is None or found.manifest is None:
+        raise UsageError(f"{where} has no complete checkpoint yet: wait for the first one (--checkpoint-every)")
+    return found
+
+
+def _at(folder: Path) -> Chosen:
+    folder = folder.resolve()
+    storage = open_storage(folder.parent)
+    manifest = read_manifest(storage, folder.name)
+    beside = RunDir(folder.parent.parent)
+    run = beside if beside.plan_file.is_file() else None
+    plan = (run.plan() if run is not None else manifest.plan) or {}
+    return Chosen(storage, folder.name, manifest, plan, run, "the checkpoint that you named")
+
+
+def _numbered(listed: list[Listed], version: str, where: Path) -> Listed:
     versions = {found.manifest.position.version: found for found in listed if found.manifest is not None}
-    if not which.isdecimal() or int(which) not in versions:
+    if not version.isdecimal() or int(version) not in versions:
         kept = ", ".join(map(str, sorted(versions)))
-        raise UsageError(f"{run.path} keeps no version {which!r}: give best, last, or one of {kept}")
-    return _chosen(run, storage, versions[int(which)], "as you asked")
+        raise UsageError(f"{where} keeps no version {version!r}: give {BEST}, {LAST}, or one of {kept}")
+    return versions[int(version)]
 
 
-def _best(run: RunDir, storage: Storage, listed: list[Listed]) -> ChosenVersion:
+def _chosen(run: RunDir, storage: Storage, listed: Listed, why: str) -> Chosen:
+    manifest = listed.manifest
+    assert manifest is not None
+    return Chosen(storage, listed.folder, manifest, run.plan() or manifest.plan or {}, run, why)
+
+
+# ------------------------------------------------------------------ the best one
+
+
+def _best(run: RunDir, storage: Storage, listed: list[Listed]) -> Chosen:
     validators, results = _results(run)
     known = {name for series in range(len(validators)) for name in results.names(validators, series)}
     if not known:
@@ -102,14 +153,3 @@ def _results(run: RunDir) -> tuple[list[ValidatorSpec], ResultBook]:
         ]
     )
     return validators, book
-
-
-def _chosen(run: RunDir, storage: Storage, listed: Listed, why: str) -> ChosenVersion:
-    manifest = listed.manifest
-    assert manifest is not None
-    hyper = manifest.model.optimizer.hyper
-    if run.log_file.is_file():
-        with LogReader(run.log_file) as reader:
-            commit = reader.commit(manifest.position.incarnation, manifest.position.version)
-        hyper = hyper if commit is None else commit.hyper
-    return ChosenVersion(storage, listed.folder, manifest, why, hyper)

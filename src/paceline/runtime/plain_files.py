@@ -8,18 +8,30 @@ from pathlib import Path
 import torch
 
 from paceline.checkpoint.export import Exported, read_tensors
-from paceline.engines.chosen_version import ChosenVersion
 from paceline.errors import StateError, UsageError
+from paceline.runtime.checkpoint_choice import Chosen
 
 SUFFIX = ".safetensors"
 
 
-def read_version(chosen: ChosenVersion) -> Exported:
-    """The tensors of a version.
+def export_weights(chosen: Chosen, path: Path) -> None:
+    """Write the weights of a checkpoint to `path`, without the code of the model: a tied one under its first name.
 
     Raises:
         CheckpointError: a file of the checkpoint is missing or damaged.
+        UsageError: `path` does not end in .safetensors.
+        StateError: the file cannot be written.
     """
+    write_safetensors(path, _read(chosen).weights, {"format": "pt"})
+
+
+def export_optimizer(chosen: Chosen, path: Path) -> None:
+    """Write the optimizer's state of a checkpoint to `path`; raises as `export_weights`."""
+    exported = _read(chosen)
+    write_safetensors(path, exported.state, exported.metadata(chosen.hyper()))
+
+
+def _read(chosen: Chosen) -> Exported:
     return read_tensors(chosen.storage, chosen.folder, chosen.manifest)
 
 
