@@ -238,6 +238,26 @@ _PACKAGE = re.compile(r'[Ii]nstall (\w+) to |requires "(\w+)" to be installed')
 """How fsspec names the package that a protocol lacks."""
 
 
+class _FileSystem:
+    """A file system of fsspec. Its methods raise `OSError` where the protocol's package has errors of its own."""
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._fs, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return method(*arguments, **options)
+            except OSError:
+                raise
+            except Exception as error:
+                raise OSError(errno.EIO, f"{type(error).__name__}: {error}".splitlines()[0]) from error
+
+        return call
+
+
 class FsspecStorage:
     """A URL that fsspec supports, such as ``memory://ckpt`` or ``s3://bucket/run`` (with that protocol's package)."""
 
@@ -245,11 +265,12 @@ class FsspecStorage:
         import fsspec
 
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(url)
+            fs, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             package = _PACKAGE.search(str(error))
             remedy = f" (pip install {package[1] or package[2]})" if package is not None else ""
             raise UsageError(f"cannot keep checkpoints at {url}: {error}{remedy}") from error
+        self._fs: Any = _FileSystem(fs)
         self._url = url
 
     @property

@@ -123,4 +123,4 @@ def _as_main(script: Path, arguments: Sequence[str], cwd: Path | None) -> Iterat
     finally:
         os.chdir(folder)
         sys.argv = argv
-        sys.path[:] = dict.fromkeys([*path, *sys.path])  # for imports inside of functions, at the end
+        sys.path[:] = [*path, *dict.fromkeys(entry for entry in sys.path if entry not in path)]  # for later imports
