@@ -23,7 +23,7 @@ def test_an_error_of_the_protocols_package_is_an_os_error_with_its_name(monkeypa
     for method in ("exists", "makedirs", "cat_file"):
         monkeypatch.setattr(type(storage._fs._fs), method, _refuse)
     for call in (storage.folders, lambda: storage.claim("a", b""), lambda: storage.read("a")):
-        with pytest.raises(OSError, match="NoCredentialsError: Unable to locate credentials$"):
+        with pytest.raises(OSError, match=r"NoCredentialsError: Unable to locate credentials$"):
             call()
 
 
