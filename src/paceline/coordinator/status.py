@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from paceline.coordinator.data_report import in_progress, of_data, of_summary, sampler_processes
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, drained_hosts, placed
 from paceline.coordinator.plan_text import plan_lines
@@ -92,7 +93,7 @@ def describe(status: Status) -> str:
         parts.append(f"{', '.join(status.draining)} being emptied")
     if waits := [host for host in status.draining_hosts if host not in status.drained_hosts]:
         parts.append(f"host {', '.join(waits)} being emptied")
-    parts += status.cuts[:3]
+    parts += [*in_progress(status), *status.cuts[:3]]
     if status.mode != "bsp":
         parts.append(f"staleness ≤ {status.max_staleness}")
     return " · ".join(parts + warning)
@@ -141,7 +142,7 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
             works = m.node in holders or core.tables.speeds.knows(m.node)
             script = _script(core, m.node) if m.role == "worker" else ""
             found.append(ProcessStatus(m.name, m.role, pid_of(m.node), m.node, m.start, works, script, m.host))
-    return tuple(found)
+    return (*found, *sampler_processes(core))
 
 
 def _of_dials(core: CoordinatorCore, segment: Segment | None) -> dict[str, Any]:
@@ -260,6 +261,7 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warnings=tuple(core.machines.warnings.texts.values()),
         **_of_dials(core, segment),
         **_of_hosts(core),
+        **of_data(core),
     )
 
 
@@ -305,4 +307,5 @@ def summary_of(
         warnings=tuple(core.machines.warnings.texts.values()),
         unequal=core.machines.warnings.unequal,
         plan=plan_lines(core),
+        **of_summary(core),
     )

@@ -29,7 +29,8 @@ class DataSpec:
     """The source of samples, and how they become batches.
 
     `worker_init_fn` is called in each loader process before its first sample. A loader process that takes longer than
-    `timeout_s` for its samples ends the script with an error; 0 waits for ever.
+    `timeout_s` for its samples ends the script with an error; 0 waits for ever. With `pin_memory`, batches are in pinned
+    memory if there is a GPU.
     """
 
     source: Source
@@ -40,6 +41,7 @@ class DataSpec:
     loader_workers: int
     worker_init_fn: Callable[[int], None] | None = None
     timeout_s: float = 0.0
+    pin_memory: bool = False
 
     @property
     def length(self) -> int:
@@ -83,7 +85,7 @@ def open_data(
             drop_last=drop_last or data.drop_last,
             loader_workers=loader_workers or num_workers,
         )
-        return replace(spec, worker_init_fn=data.worker_init_fn, timeout_s=data.timeout)
+        return replace(spec, worker_init_fn=data.worker_init_fn, timeout_s=data.timeout, pin_memory=data.pin_memory)
     source = _source(data)
     length = source.length
     if batch_size is None:
@@ -136,15 +138,26 @@ def _batch_size(loader: DataLoader[Any]) -> int:
     return loader.batch_size
 
 
+_REMEDIES = {
+    "DistributedSampler": "every worker of a job gets its own slots: leave the sampler out, and write shuffle=True",
+    "SubsetRandomSampler": "pass torch.utils.data.Subset(data, indices) to a DataLoader with shuffle=True",
+    "RandomSampler": "leave replacement and num_samples out; with steps= a loop ends after so many steps",
+}
+_REMEDY = "pass its data set instead, and put weights of samples into the data set or the loss"
+
+
 def _shuffles(loader: DataLoader[Any]) -> bool:
-    if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
+    sampler = loader.sampler
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
         return True
-    if isinstance(loader.sampler, SequentialSampler):
+    if type(sampler) is SequentialSampler:
         return False
+    name = type(sampler).__name__
     raise UsageError(
-        f"a DataLoader with a {type(loader.sampler).__name__} is refused, since slots decide which samples are "
-        "read: pass its data set instead, and put weights of samples into the data set or the loss"
+        f"a DataLoader with a {name} is refused, since slots decide which samples are read: "
+        f"{_REMEDIES.get(name, _REMEDY)}"
     )
+
 
 
 def _num_workers(loader: DataLoader[Any]) -> int:

@@ -87,6 +87,30 @@ class SpeedStatus(msgspec.Struct, frozen=True):
     share: float = 0.0
 
 
+class SamplerStatus(msgspec.Struct, frozen=True):
+    """A sampler: the slots that it has prepared, and the questions that it has answered, `late` ones after a wait.
+
+    It keeps `ahead` slots ahead of the leases, and holds `nbytes` of batches. `behind`: more than half of its answers
+    came late.
+    """
+
+    name: str
+    prepared: int = 0
+    served: int = 0
+    late: int = 0
+    ahead: int = 0
+    nbytes: int = 0
+    behind: bool = False
+
+
+class DataWaitStatus(msgspec.Struct, frozen=True):
+    """How long workers have waited for data: `seconds` in all, and the share of their time lately, also by worker."""
+
+    seconds: float = 0.0
+    share: float = 0.0
+    workers: dict[str, float] = {}
+
+
 class FailureStatus(msgspec.Struct, frozen=True):
     """Why the job failed."""
 
@@ -103,7 +127,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `warning` is about the newest checkpoint, `warnings` are about the training. `metric_steps`
     has the step of the version that each metric of validation is of. `draining_hosts` shall be empty; `drained_hosts`
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
-    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers.
+    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `wanted_samplers`
+    is None if nobody has changed the number with which the run began.
     """
 
     run: str = ""
@@ -160,6 +185,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None = None
     plan: tuple[str, ...] = ()
     speeds: tuple[SpeedStatus, ...] = ()
+    wanted_samplers: int | None = None
+    samplers: tuple[SamplerStatus, ...] = ()
+    data_wait: DataWaitStatus = DataWaitStatus()
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +196,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
     says what unequal machines meant for the bits; it is empty if they were equal. `plan` says from which step on which
-    dials held, if they changed.
+    dials held, if they changed. Workers waited `data_wait_s` for data, which is `data_wait_share` of their time since the
+    coordinator began; `samplers` are those at the end.
     """
 
     run: str = ""
@@ -206,3 +235,6 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     restarts: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     unequal: str = ""
     plan: tuple[str, ...] = ()
+    data_wait_s: float = 0.0
+    data_wait_share: float = 0.0
+    samplers: tuple[SamplerStatus, ...] = ()

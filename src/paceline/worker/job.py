@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from paceline.data.batch_source import LocalBatches
+from paceline.data.data_key import data_key
 from paceline.data.data_spec import Collate, open_data, whole_number
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.loader import BatchMaker
@@ -29,7 +30,7 @@ from paceline.messages import (
 )
 from paceline.reducers.base import Reducer
 from paceline.reducers.servers import ServersReducer
-from paceline.types import PhaseSpec
+from paceline.types import DataFingerprint
 from paceline.worker.binding import Binding
 from paceline.worker.data_comparison import DataComparison
 from paceline.worker.last_checkpoint import save_last
@@ -39,6 +40,8 @@ from paceline.worker.loop_hint import line_to_write
 from paceline.worker.metric_series import Metric
 from paceline.worker.metrics import Metrics
 from paceline.worker.optimizer_hook import attach, refuse_others
+from paceline.worker.phase_arguments import phase_arguments
+from paceline.worker.sampled_batches import SampledBatches
 from paceline.worker.saves import Saves
 from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.script_errors import add_remedy
@@ -222,35 +225,40 @@ class Job:
         self._check_open("job.batches")
         if self._loop is None:
             raise UsageError("call job.prepare(model, optimizer) before job.batches(...)")
-        slots = None if slots is None else whole_number("slots", slots)
-        if slots is not None and slots < 1:
-            raise UsageError(f"slots must be at least 1, not {slots}")
-        epochs = whole_number("epochs", epochs)
-        if epochs < 0:
-            raise UsageError(f"epochs must be 0 or more, not {epochs}")
-        spec = open_data(
+        number = self._loop.phase + 1
+        spec, phase = phase_arguments(
+            number,
             data,
             batch_size,
+            slots=slots,
+            epochs=epochs,
+            steps=steps,
             shuffle=shuffle,
             collate_fn=collate_fn,
             drop_last=drop_last,
             loader_workers=loader_workers,
         )
-        end = _steps(steps, epochs)
-        number = self._loop.phase + 1
         if number > 0:
             self._loop.binding.check_untouched()
-        phase = PhaseSpec(number, spec.length, spec.batch_size, slots, epochs, spec.shuffle, spec.drop_last, end)
-        batches = LocalBatches(spec, self._args.seed)
-        return self._loop.run(phase, batches, lambda number: self._compare_data(number, batches.maker))
+        batches = SampledBatches(LocalBatches(spec, self._args.seed), self._session)
 
-    def _compare_data(self, phase: int, train: BatchMaker) -> None:
-        """Compare the data of a loop, and of the validators declared so far, with those of the other workers."""
-        self._data.compare(f"loop number {phase + 1} (job.batches)", train)
+        def check(number: int) -> None:
+            fingerprint = self._compare_data(number, batches.maker)
+            batches.open(data_key(number, self._args.seed, spec, fingerprint))
+
+        return self._loop.run(phase, batches, check)
+
+    def _compare_data(self, phase: int, train: BatchMaker) -> DataFingerprint:
+        """Compare the data of a loop, and of the validators declared so far, with those of the other workers.
+
+        Returns the fingerprint of the data of the loop.
+        """
+        fingerprint = self._data.compare(f"loop number {phase + 1} (job.batches)", train)
         for validator in self._validators:
             # Now, not when it was declared: loader processes that read the same files must be forked before.
             self._data.compare(f"the validation {validator.name}", validator.batches)
             validator.batches.close()
+        return fingerprint
 
     def log(self, **values: Any) -> None:
         """Record numbers of this turn, before `optimizer.step()`. The job shows their mean over the step's slots."""
@@ -382,18 +390,3 @@ class Job:
             add_remedy(error)
         self.close(failed=error is not None)
 
-
-def _steps(steps: int | None, epochs: int) -> int:
-    """The number of steps that a loop is limited to; 0 if it has whole epochs.
-
-    Raises:
-        UsageError: the number cannot be, or `epochs` is given, too.
-    """
-    if steps is None:
-        return 0
-    steps = whole_number("steps", steps)
-    if steps < 1:
-        raise UsageError(f"steps must be at least 1, not {steps}")
-    if epochs != 1:
-        raise UsageError(f"steps={steps} and epochs={epochs} both say where the loop ends: give one of them")
-    return steps

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from paceline.data.batch_source import Batch, BatchSource, SlotKey
 from paceline.data.seeding import seed_slot
 from paceline.messages import Grant
@@ -16,28 +18,35 @@ class Prefetch:
         self._seed = seed
         self._prepared: SlotKey | None = None
         self._seeded: tuple[int, int] | None = None
+        self._waited = 0.0
 
     def prepare(self, grant: Grant) -> None:
         """Make the batch of `grant` and seed the generators for its turn, if that is not done."""
         key = _key(grant)
         if key != self._prepared:
             self._seeded = None  # a batch seeds the generators for each sample
+            began = time.monotonic()
             with tracing.span("make", step=grant.step, slot=grant.slot):
                 self._batches.prefetch(key)
+            self._waited = time.monotonic() - began
             self._prepared = key
         self._seed_slot(grant)
 
-    def take(self, grant: Grant) -> Batch:
-        """Return the batch of `grant`, which then belongs to the caller."""
+    def take(self, grant: Grant) -> tuple[Batch, float]:
+        """Return the batch of `grant`, which then belongs to the caller, and the seconds for which it was waited for.
+
+        These are the seconds of this thread: nothing else was computed in them.
+        """
         key = _key(grant)
+        began = time.monotonic()
         if key != self._prepared:
-            self._seeded = None
+            self._seeded, self._waited = None, 0.0
             with tracing.span("make", step=grant.step, slot=grant.slot):
                 batch = self._batches.get(key)
         else:
             batch = self._batches.get(key)
         self._prepared = None
-        return batch
+        return batch, self._waited + time.monotonic() - began
 
     def seed_turn(self, grant: Grant) -> None:
         """Seed the generators for the turn of `grant`, which begins now, unless `prepare` has done it."""
