@@ -23,6 +23,7 @@ from paceline.cli.log_options import log_options
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module name, as for `python -m`.")
 @click.option("-w", "--workers", metavar="N|auto", help="Worker processes.  [default: 2]")
 @click.option("-s", "--servers", metavar="N|per-host", help="Parameter servers.  [default: 1]")
+@click.option("--samplers", metavar="N|per-host", help="Processes that prepare data for workers.  [default: 0]")
 @click.option("--replicas", type=int, metavar="R", help="Copies of each block.  [default: 0]")
 @click.option(
     "--mode",

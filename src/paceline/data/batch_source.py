@@ -94,7 +94,8 @@ class LocalBatches:
         """The batch in pinned memory, if the data ask for it and there is a GPU that reads it."""
         if not self.maker.spec.pin_memory or not torch.cuda.is_available():
             return batch
-        return Batch(pin_memory(batch.content), batch.num_samples)
+        content = pin_memory(batch.content)  # type: ignore[no-untyped-call]
+        return Batch(content, batch.num_samples)
 
     def _make(self, key: SlotKey) -> Batch:
         positions = self._order.samples(*key)

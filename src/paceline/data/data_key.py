@@ -17,8 +17,8 @@ def data_key(phase: int, seed: int, spec: DataSpec, fingerprint: DataFingerprint
     """The key of phase number `phase` over the data of `spec`.
 
     It holds the phase, the seed, the fingerprint of the data, how samples become batches, and the packages, kind of CPU
-    and number of threads that prepare them (rule 24). Of the samples in the fingerprint those count that every process has
-    read: of a slow data set it may have read no others.
+    and number of threads that prepare them (rule 24). Of the samples in the fingerprint those count that every
+    process has read: of a slow data set it may have read no others.
     """
     collate = spec.collate
     name = f"{getattr(collate, '__module__', '')}.{getattr(collate, '__qualname__', type(collate).__qualname__)}"

@@ -29,8 +29,8 @@ class DataSpec:
     """The source of samples, and how they become batches.
 
     `worker_init_fn` is called in each loader process before its first sample. A loader process that takes longer than
-    `timeout_s` for its samples ends the script with an error; 0 waits for ever. With `pin_memory`, batches are in pinned
-    memory if there is a GPU.
+    `timeout_s` for its samples ends the script with an error; 0 waits for ever. With `pin_memory`, batches are in
+    pinned memory if there is a GPU.
     """
 
     source: Source
@@ -157,7 +157,6 @@ def _shuffles(loader: DataLoader[Any]) -> bool:
         f"a DataLoader with a {name} is refused, since slots decide which samples are read: "
         f"{_REMEDIES.get(name, _REMEDY)}"
     )
-
 
 
 def _num_workers(loader: DataLoader[Any]) -> int:

@@ -85,7 +85,7 @@ class _Feed:
         """Note that the DataLoader has given its next answer."""
         self._given.popleft()
 
-    def __iter__(self) -> Iterator[_Request]:
+    def __iter__(self) -> Iterator[Any]:
         while True:
             request: _Request = self._pending.popleft() if self._pending else []
             self._given.append(bool(request))

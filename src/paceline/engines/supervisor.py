@@ -94,7 +94,15 @@ class Supervisor:
         self._client = CoordinatorClient(self.dir.coordinator, self.dir.token())
         size, again = (plan.workers, plan.servers), plan.resume is not None
         self._hint = ResumeHint(self.dir.path, plan.checkpoint_every, plan.resume or "")
-        self._decisions = Decisions(*size, plan.replicas, plan.max_restarts, self._hint, resumed=again, grace_s=grace_s)
+        self._decisions = Decisions(
+            *size,
+            plan.replicas,
+            plan.max_restarts,
+            self._hint,
+            resumed=again,
+            grace_s=grace_s,
+            samplers=plan.samplers,
+        )
         self._conclusion = Conclusion(self._decisions.workers, self._hint)
         self._interruption = Interruption(plan, self.runner, self._client, self._hint, screen)
         self._hosts = HostNews(plan.hosts, plan.replicas, self.runner, self._client, self._decisions)
@@ -203,7 +211,7 @@ class Supervisor:
         while True:
             try:
                 # After a failure, kill workers at once: SIGTERM would make them give back leases, which nobody needs.
-                self.runner.end(at_once=lambda role: failed and role is WORKER)
+                self.runner.end(at_once=lambda role: failed and role.scripted)
                 self._drain()
                 if failed:
                     end = {"state": ENDED, "code": outcome.code, "reason": outcome.reason, "advice": outcome.advice}
@@ -289,12 +297,13 @@ class Supervisor:
         resizable = self._client.settled and not self._client.finishing
         self._carry_out(self._hosts.saw(status, time.monotonic(), resizable=resizable))
         self._carry_out(self._decisions.saw(status, time.monotonic(), resizable=resizable))
-        self.runner.want(self._decisions.workers.target, self._decisions.servers.target)
+        wanted = self._decisions.workers.target + self._decisions.samplers.target
+        self.runner.want(wanted, self._decisions.servers.target)
 
     def _end_hanging(self) -> None:
         """Kill the processes that run but do not answer: they are then started again like any that died."""
         news, self._news = self._news, False
-        leaving = self._decisions.servers.leaving
+        leaving = self._decisions.servers.leaving | self._decisions.samplers.leaving
         alive = {child.name: child.start for child in self.runner.alive() if child.name not in leaving}
         seen = taking_part(self._client.status) if news else None
         for name, silent_s in self._hangs.see(time.monotonic(), alive, seen).items():
@@ -318,8 +327,8 @@ class Supervisor:
                     self.runner.signal(name, signal.SIGKILL, group=True)
                 case Rescale(workers=workers, servers=servers):
                     self._client.scale(workers, servers)
-                case KeepSize(workers=workers, servers=servers):
-                    replace(self.plan, workers=workers, servers=servers).save()
+                case KeepSize(workers=workers, servers=servers, samplers=samplers):
+                    replace(self.plan, workers=workers, servers=servers, samplers=samplers).save()
                 case Lost():
                     outcome = self._lost(action)
                 case Finish():

@@ -127,8 +127,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `warning` is about the newest checkpoint, `warnings` are about the training. `metric_steps`
     has the step of the version that each metric of validation is of. `draining_hosts` shall be empty; `drained_hosts`
     are those that are: they hold no block and have no lease. `unequal` says what unequal machines mean for the bits.
-    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `wanted_samplers`
-    is None if nobody has changed the number with which the run began.
+    `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers.
+    `wanted_samplers` is None if nobody has changed the number with which the run began.
     """
 
     run: str = ""
@@ -196,8 +196,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     `restarts` counts the processes that the launcher started again, by role; a coordinator leaves it out.
     `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
     says what unequal machines meant for the bits; it is empty if they were equal. `plan` says from which step on which
-    dials held, if they changed. Workers waited `data_wait_s` for data, which is `data_wait_share` of their time since the
-    coordinator began; `samplers` are those at the end.
+    dials held, if they changed. Workers waited `data_wait_s` for data, which is `data_wait_share` of their time
+    since the coordinator began; `samplers` are those at the end.
     """
 
     run: str = ""

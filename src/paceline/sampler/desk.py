@@ -170,4 +170,3 @@ class Desk:
 def _sum(before: SamplerWork, now: SamplerWork) -> SamplerWork:
     prepared, served, late = before.prepared + now.prepared, before.served + now.served, before.late + now.late
     return SamplerWork(prepared, served, late, now.ahead, now.nbytes)
-

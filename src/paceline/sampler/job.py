@@ -40,7 +40,9 @@ class SamplerJob:
     `save`, `stop` and `set` do nothing.
     """
 
-    def __init__(self, service: SamplerService, name: str, seed: int, limit_nbytes: int, close: Callable[[], None]) -> None:
+    def __init__(
+        self, service: SamplerService, name: str, seed: int, limit_nbytes: int, close: Callable[[], None]
+    ) -> None:
         self._service = service
         self._name = name
         self._seed = seed

@@ -195,6 +195,6 @@ _CHECKS: Mapping[type[Message], Callable[[Any], None]] = {
     CopyPart: _check_fields(incarnation=0, epoch=0, part=0),
     Prepare: _check_spec,
     Assign: _check_spec,
-    AskSlot: _check_fields(**{name: 0 for name in _ASKED_FROM_0}, **{name: 1 for name in _ASKED_FROM_1}),
+    AskSlot: _check_fields(**dict.fromkeys(_ASKED_FROM_0, 0), **dict.fromkeys(_ASKED_FROM_1, 1)),
     SlotPrepared: _check_fields(req=0),
 }

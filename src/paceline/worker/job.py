@@ -389,4 +389,3 @@ class Job:
         if error is not None:
             add_remedy(error)
         self.close(failed=error is not None)
-

@@ -18,8 +18,8 @@ _OTHER_DATA = (
     "workers prepare these slots themselves"
 )
 _UNFIT = (
-    "samplers cannot hand over the batches of this loop: {detail}. A batch may have tensors, numbers and texts in lists, "
-    "tuples and dicts. The workers prepare these batches themselves; loader_workers=N gives each of them N processes"
+    "samplers cannot hand over the batches of this loop: {detail}. A batch may have tensors, numbers and texts in "
+    "lists, tuples and dicts. The workers prepare these batches themselves; loader_workers=N gives each of them N processes"
 )
 
 

@@ -188,7 +188,9 @@ class SamplerCore:
         """Drop everything: the plan has changed, or the loop is over."""
         effects: list[Effect] = [Drop(slot) for slot in self._held]
         for questions in self._asked.values():
-            effects += [Refuse(question, "revision", "the plan has changed, or the loop is over") for question in questions]
+            effects += [
+                Refuse(question, "revision", "the plan has changed, or the loop is over") for question in questions
+            ]
         self._segment, self._front, self._behind, self._nbytes = None, None, 0, 0
         self._held.clear()
         self._asked.clear()
