@@ -17,11 +17,13 @@ def ranked(samplers: Sequence[str], segment: Segment, slot: SlotId) -> list[str]
     times. A hash of the group decides which is the first for which.
     """
     names = sorted(samplers)
-    if len(names) < 2:
-        return names
-    group, place = divmod(_number(segment, slot), len(names))
-    first = (_shift(segment, group) + place) % len(names)
+    first = _first(len(names), segment, slot)
     return names[first:] + names[:first]
+
+
+def is_own(name: str, samplers: Sequence[str], segment: Segment, slot: SlotId) -> bool:
+    """Whether the sampler `name` is the first for `slot`; `samplers` are in order."""
+    return samplers[_first(len(samplers), segment, slot)] == name
 
 
 def own_slots(name: str, samplers: Sequence[str], segment: Segment, after: SlotId) -> Iterator[SlotId]:
@@ -48,6 +50,13 @@ def slots_after(segment: Segment, slot: SlotId) -> Iterator[SlotId]:
             return
         begin = slot.slot + 1 if step == slot.step else 0
         yield from (SlotId(step, i) for i in range(begin, sample_range(segment, step).slots))
+
+
+def _first(count: int, segment: Segment, slot: SlotId) -> int:
+    if count < 2:
+        return 0
+    group, place = divmod(_number(segment, slot), count)
+    return (_shift(segment, group) + place) % count
 
 
 def _number(segment: Segment, slot: SlotId) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from paceline.core.sampler.choice import own_slots
+from paceline.core.sampler.choice import is_own, own_slots
 from paceline.core.sampler.demand import LEAST, Demand
 from paceline.messages import AskSlot, SamplerWork
 from paceline.types import NodeId, Segment, SlotId
@@ -99,6 +99,7 @@ class SamplerCore:
 
     def roster(self, samplers: tuple[str, ...]) -> None:
         """Note which samplers there are, by name: they share the slots."""
+        samplers = tuple(sorted({*samplers, self._name}))
         if samplers != self._samplers:
             self._samplers = samplers
             self._look_ahead()
@@ -118,7 +119,9 @@ class SamplerCore:
         self._move_front(slot)
         if unfit is not None:
             return [*effects, Refuse(question, *unfit), *self._drop_old()]
-        self._demand.asked(ready=held is not None, ahead_is_full=held is not None and self._next_ahead() is None)
+        if is_own(self._name, self._samplers, message.segment, slot):  # slots of others say nothing about the own ones
+            is_full = held is not None and self._next_ahead() is None
+            self._demand.asked(ready=held is not None, ahead_is_full=is_full)
         if held is not None:
             held.served = True
             self._served += 1
