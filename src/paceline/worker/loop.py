@@ -106,12 +106,12 @@ class Loop:
         while isinstance(grant := self.next_task(), Grant):
             if self.turn.seal_again(grant):
                 continue
-            (content, num_samples), waited = prefetch.take(grant)
+            content, num_samples = prefetch.take(grant)
             with tracing.span("turn", step=grant.step, slot=grant.slot):
                 assert grant.segment is not None
                 self.step, self.epoch = grant.step, sample_range(grant.segment, grant.step).epoch
                 self.metrics = grant.metrics
-                self.turn.begin(grant, num_samples, waited)
+                self.turn.begin(grant, num_samples, prefetch.waited)
                 prefetch.seed_turn(grant)
                 self.turn.compute()
                 yield content

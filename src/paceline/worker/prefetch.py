@@ -11,14 +11,18 @@ from paceline.telemetry import tracing
 
 
 class Prefetch:
-    """The prepared batch of the next turn. If its lease becomes void, the batch is dropped."""
+    """The prepared batch of the next turn. If its lease becomes void, the batch is dropped.
+
+    `waited` is how many seconds the script's thread spent on the batch that was taken last.
+    """
 
     def __init__(self, batches: BatchSource, seed: int) -> None:
+        self.waited = 0.0
         self._batches = batches
         self._seed = seed
         self._prepared: SlotKey | None = None
         self._seeded: tuple[int, int] | None = None
-        self._waited = 0.0
+        self._spent = 0.0
 
     def prepare(self, grant: Grant) -> None:
         """Make the batch of `grant` and seed the generators for its turn, if that is not done."""
@@ -28,25 +32,23 @@ class Prefetch:
             began = time.monotonic()
             with tracing.span("make", step=grant.step, slot=grant.slot):
                 self._batches.prefetch(key)
-            self._waited = time.monotonic() - began
+            self._spent = time.monotonic() - began
             self._prepared = key
         self._seed_slot(grant)
 
-    def take(self, grant: Grant) -> tuple[Batch, float]:
-        """Return the batch of `grant`, which then belongs to the caller, and the seconds for which it was waited for.
-
-        These are the seconds of this thread: nothing else was computed in them.
-        """
+    def take(self, grant: Grant) -> Batch:
+        """Return the batch of `grant`, which then belongs to the caller."""
         key = _key(grant)
         began = time.monotonic()
         if key != self._prepared:
-            self._seeded, self._waited = None, 0.0
+            self._seeded, self._spent = None, 0.0
             with tracing.span("make", step=grant.step, slot=grant.slot):
                 batch = self._batches.get(key)
         else:
             batch = self._batches.get(key)
         self._prepared = None
-        return batch, self._waited + time.monotonic() - began
+        self.waited = self._spent + time.monotonic() - began
+        return batch
 
     def seed_turn(self, grant: Grant) -> None:
         """Seed the generators for the turn of `grant`, which begins now, unless `prepare` has done it."""
