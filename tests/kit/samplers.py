@@ -16,7 +16,7 @@ from paceline.data.data_spec import DataSpec, open_data
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.loader import BatchMaker
 from paceline.messages import Message, Samplers, Warn
-from paceline.sampler.job import _Preparation
+from paceline.sampler.job import Preparation
 from paceline.sampler.service import Introduction, SamplerService
 from paceline.transport.zmq.port import ZmqPort
 from paceline.types import Segment
@@ -57,7 +57,7 @@ class AskingSession:
 
     def meet(self, *samplers: SamplerService) -> None:
         """Learn who the samplers are, and wait for the sessions."""
-        addresses = {service._port.node: service._port.address or "" for service in samplers}
+        addresses = {service.node: service.address for service in samplers}
         self.samplers.roster(Samplers(1, tuple(addresses.items())))
         deadline = time.monotonic() + 10.0
         while len(self.samplers._asking._up) < len(addresses):
@@ -86,7 +86,7 @@ def sampler(spec: DataSpec, name: str = "sampler-0", *, data: str | None = None)
     over = threading.Event()
     maker = BatchMaker(spec, SEED)
     service.desk.open(0, SamplerCore(name, key_of(spec) if data is None else data, 1 << 28))
-    script = threading.Thread(target=_Preparation(service, maker).run, args=(over.is_set,), name="script")
+    script = threading.Thread(target=Preparation(service, maker).run, args=(over.is_set,), name="script")
     script.start()
     try:
         yield service

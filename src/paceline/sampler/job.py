@@ -195,7 +195,7 @@ class SamplerJob:
                 key = data_key(self._phase, self._seed, spec, fingerprint)
                 least = max(LEAST, maker.capacity + 1)
                 desk.open(self._phase, SamplerCore(self._name, key, self._limit_nbytes, least=least))
-                _Preparation(self._service, maker).run(self._is_over)
+                Preparation(self._service, maker).run(self._is_over)
         finally:
             desk.close()
             maker.close()
@@ -222,7 +222,7 @@ class SamplerJob:
         return news
 
 
-class _Preparation:
+class Preparation:
     """Prepares the slots of one loop, in this thread or in its loader processes."""
 
     def __init__(self, service: SamplerService, maker: BatchMaker) -> None:

@@ -57,6 +57,16 @@ class SamplerService:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-sampler", daemon=True)
 
+    @property
+    def node(self) -> NodeId:
+        """The node id of this sampler."""
+        return self._port.node
+
+    @property
+    def address(self) -> str:
+        """Where workers find it."""
+        return self._port.address or ""
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()

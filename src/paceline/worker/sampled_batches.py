@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.core.sampler.guess import NextSlots
 from paceline.data.batch_source import Batch, LocalBatches, SlotKey
 from paceline.data.loader import BatchMaker
 from paceline.data.parcel import unpack
@@ -11,6 +12,7 @@ from paceline.messages import Ok, Refused, SlotPrepared, Warn
 from paceline.telemetry import tracing
 from paceline.transport.base import Received
 from paceline.transport.memory.arena import Arena
+from paceline.types import SlotId
 from paceline.worker.session import Session
 
 _OTHER_DATA = (
@@ -19,7 +21,8 @@ _OTHER_DATA = (
 )
 _UNFIT = (
     "samplers cannot hand over the batches of this loop: {detail}. A batch may have tensors, numbers and texts in "
-    "lists, tuples and dicts. The workers prepare these batches themselves; loader_workers=N gives each of them N processes"
+    "lists, tuples and dicts. The workers prepare these batches themselves; loader_workers=N gives each of them N "
+    "processes"
 )
 
 
@@ -32,6 +35,7 @@ class SampledBatches:
         self._link = session.samplers
         self._data: str | None = None
         self._asked: SlotKey | None = None
+        self._guess = NextSlots()
         self._memory: Arena | None = None
 
     @property
@@ -56,6 +60,7 @@ class SampledBatches:
         with tracing.span("wait for data", step=key.step, slot=key.slot):
             batch = self._await(key)
         if batch is not None:
+            self._ask_ahead(key)
             return self._local.pinned(batch)
         with preserved(), tracing.span("make", step=key.step, slot=key.slot):
             return self._local.get(key)
@@ -66,6 +71,12 @@ class SampledBatches:
             return False
         self._asked = key
         return True
+
+    def _ask_ahead(self, key: SlotKey) -> None:
+        self._guess.leased(key.segment, SlotId(key.step, key.slot))
+        for slot in self._guess.ahead(1):
+            if self._data is not None:
+                self._link.ask_ahead(self._data, SlotKey(key.segment, *slot))
 
     def _await(self, key: SlotKey) -> Batch | None:
         """The batch of `key` by the samplers; None if the worker must make it."""
@@ -112,6 +123,7 @@ class SampledBatches:
     def close(self) -> None:
         """See `BatchSource`."""
         self._asked = None
+        self._link.drop()
         self._local.close()
         if self._memory is not None:
             self._memory.close()

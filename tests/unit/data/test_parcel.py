@@ -17,7 +17,7 @@ from paceline.wire.frames import check_message
 from paceline.wire.headers import decode_header, encode_header
 
 TENSOR = torch.arange(24.0).view(2, 3, 4)
-Pair = collections.namedtuple("Pair", "x y")  # noqa: PYI024
+Pair = collections.namedtuple("Pair", "x y")
 FIT = {
     "nested": {"a": [TENSOR, (1, 2.5, "text", None, True)], 3: {}},
     "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),

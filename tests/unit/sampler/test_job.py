@@ -13,7 +13,7 @@ MEMBERS = sorted(name for name in dir(paceline.Job) if not name.startswith("_"))
 
 
 def test_no_member_is_missing_and_none_is_added() -> None:
-    assert MEMBERS == sorted(name for name in dir(SamplerJob) if not name.startswith("_"))
+    assert sorted(name for name in dir(SamplerJob) if not name.startswith("_")) == MEMBERS
 
 
 @pytest.mark.parametrize("name", MEMBERS)

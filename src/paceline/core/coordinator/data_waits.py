@@ -90,6 +90,6 @@ def _text(share: float, samplers: int) -> str:
     number = max(2, 2 * samplers)
     return (
         f"the input limits this run: workers wait {share:.0%} of their time for data. "
-        f"`paceline run --samplers {number}` (now: `paceline scale RUN --samplers {number}`) lets {number} samplers prepare it; loader_workers=N of "
-        "job.batches gives each process that prepares it N helpers"
+        f"`paceline run --samplers {number}` (now: `paceline scale RUN --samplers {number}`) lets {number} samplers "
+        "prepare it; loader_workers=N of job.batches gives each process that prepares it N helpers"
     )

@@ -32,9 +32,9 @@ def choose_host(role: str, hosts: Sequence[HostLoad], waited_s: float, *, may_wa
     """Return the name of the host for a process of `role`, None if it must wait for a host with a free core.
 
     Servers go to the host with the fewest servers, so that the copies of a block have hosts of their own; samplers to
-    the host with the fewest samplers, so that each host has one. Workers go to the host with the most free cores. A role
-    that replaces one of a lost host waits for a while, since that host may return; with `may_wait` false, as at the
-    start of a run, it does not.
+    the host with the fewest samplers, so that each host has one. Workers go to the host with the most free cores. A
+    role that replaces one of a lost host waits for a while, since that host may return; with `may_wait` false, as at
+    the start of a run, it does not.
     """
     if not hosts:
         return None

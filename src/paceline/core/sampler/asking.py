@@ -67,6 +67,12 @@ class Asking:
         self._left = [node for node in nodes if node in self._up and not self._is_doubted(node, now)]
         return self.next(now)
 
+    def first(self, segment: Segment, slot: SlotId, now: float) -> NodeId | None:
+        """The sampler to ask for `slot` before it is leased, while nobody waits for it; None if there is none."""
+        by_name = {name_of(node): node for node in self.addresses}
+        node = by_name[ranked(list(by_name), segment, slot)[0]] if by_name else None
+        return node if node in self._up and not self._is_doubted(node, now) else None
+
     def next(self, now: float) -> NodeId | None:
         """The sampler to ask after the one before has refused or is gone; None if none is left."""
         self.node = self._left.pop(0) if self._left else None

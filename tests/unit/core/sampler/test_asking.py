@@ -30,13 +30,15 @@ def test_the_next_one_is_asked_after_a_refusal_a_loss_or_a_long_wait_and_then_no
     for happens in ("refused", "down", "late"):
         found = asking()
         first = found.begin(SEGMENT, SlotId(0, 0), 10.0)
-        assert first is not None and 0 < found.wait_s(10.0) <= 1.0
+        assert first is not None
+        assert 0 < found.wait_s(10.0) <= 1.0
         if happens == "refused":
             second = found.next(10.1)
         else:
             second = found.down(first, 10.1) if happens == "down" else found.late(11.0)
         assert {first, second} == set(NODES)
-        assert found.next(12.0) is None and found.node is None
+        assert found.next(12.0) is None
+        assert found.node is None
 
 
 def test_the_loss_of_a_sampler_that_is_not_asked_changes_nothing() -> None:

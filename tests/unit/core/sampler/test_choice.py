@@ -1,4 +1,4 @@
-"""Which sampler prepares which slot: workers and samplers agree, all samplers have the same work, and it costs no more."""
+"""Which sampler prepares which slot: all agree, all samplers have the same work, and more of them cost no more."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ def test_the_slot_that_a_worker_waits_for_goes_first_and_then_those_ahead() -> N
     assert slots == [SlotId(0, 0), SlotId(0, 1), SlotId(0, 2), SlotId(0, 3), SlotId(1, 0)]  # one wait: 4 ahead
     assert [effect.slot for effect in effects if isinstance(effect, Answer)] == [SlotId(0, 0)]
     (answer,) = core.ask("w", asked(0, 1, 2))
-    assert isinstance(answer, Answer) and answer.question.req == 2
+    assert isinstance(answer, Answer)
+    assert answer.question.req == 2
     assert prepare(core)[0] == [SlotId(1, 1)]
     assert (core.work.prepared, core.work.served, core.work.late) == (6, 2, 1)
 
@@ -68,7 +69,8 @@ def test_back_pressure_no_more_than_the_limit_is_held_but_a_question_is_always_a
     tight = sampler(limit=1)
     tight.ask("w", asked(0, 0))
     slots, effects = prepare(tight)
-    assert slots[0] == SlotId(0, 0) and any(isinstance(effect, Answer) for effect in effects)
+    assert slots[0] == SlotId(0, 0)
+    assert any(isinstance(effect, Answer) for effect in effects)
     assert tight.work.nbytes <= NBYTES
 
 
@@ -91,14 +93,16 @@ def test_another_revision_voids_what_was_prepared() -> None:
     assert any(isinstance(effect, Drop) for effect in effects)
     assert [(e.question.req, e.rule) for e in effects if isinstance(e, Refuse)] == [(6, "revision")]
     (refused,) = core.ask("w", asked(8, 0, 8))
-    assert isinstance(refused, Refuse) and refused.rule == "revision"
+    assert isinstance(refused, Refuse)
+    assert refused.rule == "revision"
 
 
 def test_a_batch_that_was_begun_for_an_older_plan_is_not_expected() -> None:
     core = sampler()
     core.ask("w", asked(0, 0))
     task = core.next_slot()
-    assert task is not None and core.expects(*task)
+    assert task is not None
+    assert core.expects(*task)
     core.ask("w", asked(0, 0, 2, replace(SEGMENT, revision=1)))
     assert not core.expects(*task)
     assert core.prepared(*task, NBYTES) == []
@@ -106,7 +110,8 @@ def test_a_batch_that_was_begun_for_an_older_plan_is_not_expected() -> None:
 
 def test_other_data_are_refused() -> None:
     (refused,) = sampler().ask("w", asked(0, 0, data="other"))
-    assert isinstance(refused, Refuse) and refused.rule == "data"
+    assert isinstance(refused, Refuse)
+    assert refused.rule == "data"
 
 
 def test_a_batch_that_cannot_be_sent_is_refused_to_everybody() -> None:
@@ -115,9 +120,11 @@ def test_a_batch_that_cannot_be_sent_is_refused_to_everybody() -> None:
     task = core.next_slot()
     assert task is not None
     (refused,) = core.failed(*task, "batch", "it contains a set")
-    assert isinstance(refused, Refuse) and refused.rule == "batch"
+    assert isinstance(refused, Refuse)
+    assert refused.rule == "batch"
     (again,) = core.ask("v", asked(0, 0))
-    assert isinstance(again, Refuse) and again.rule == "batch"
+    assert isinstance(again, Refuse)
+    assert again.rule == "batch"
 
 
 def test_a_worker_that_is_gone_is_waited_for_no_more() -> None:
@@ -126,7 +133,8 @@ def test_a_worker_that_is_gone_is_waited_for_no_more() -> None:
     core.forget("w")
     assert not core.is_awaited
     slots, effects = prepare(core)
-    assert slots[0] == SlotId(0, 1) and not any(isinstance(effect, Answer) for effect in effects)
+    assert slots[0] == SlotId(0, 1)
+    assert not any(isinstance(effect, Answer) for effect in effects)
 
 
 def test_after_a_rewind_the_leases_are_followed_back() -> None:
