@@ -35,7 +35,7 @@ from harness import (
 
 BATCH = 32
 WARMUP = 8
-WIDTH = {"jpeg": 16, "slow": 24}
+WIDTH = 48
 READERS = 16
 TARGETS = {
     "samplers_over_bound": "≥ 0.85",
@@ -63,8 +63,7 @@ def _plain(script: str, *arguments: str, seconds: float) -> figures.Marks:
 
 
 def _options(data: str, seconds: float) -> list[str]:
-    width = str(WIDTH["slow" if data != "jpeg" else "jpeg"])
-    shape = ["--data", data, "--width", width, "--batch-size", str(BATCH)]
+    shape = ["--data", data, "--width", str(WIDTH), "--batch-size", str(BATCH)]
     return [*shape, "--seconds", str(seconds), "--warmup", str(WARMUP)]
 
 

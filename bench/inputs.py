@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 SIDE = 64
 CLASSES = 10
-_IMAGES = 128
-_FULL = 288
+_IMAGES = 64
+_FULL = 640
 LARGE_NBYTES = 25_000_000
 
 
@@ -27,7 +27,7 @@ class Jpegs(Dataset[Any]):
         self._files: list[bytes] = []
         generator = torch.Generator().manual_seed(1)
         for _ in range(_IMAGES):
-            coarse = torch.rand(3, 24, 24, generator=generator)
+            coarse = torch.rand(3, 160, 160, generator=generator)
             fine = nn.functional.interpolate(coarse[None], size=(_FULL, _FULL), mode="bilinear")[0]
             pixels = (fine * 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
             file = io.BytesIO()

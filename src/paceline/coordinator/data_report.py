@@ -40,7 +40,7 @@ def sampler_processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
 def of_data(core: CoordinatorCore) -> dict[str, Any]:
     """The fields of the status about data."""
     waits = core.machines.data_waits
-    workers = {m.name: round(waits.share_of(m.node), 4) for m in core.tables.members.active_workers()}
+    workers = {m.name: round(waits.shares.get(m.node, 0.0), 4) for m in core.tables.members.active_workers()}
     return {
         "wanted_samplers": core.machines.samplers.wanted,
         "samplers": samplers(core),

@@ -146,9 +146,9 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
 
 
 def _of_dials(core: CoordinatorCore, segment: Segment | None) -> dict[str, Any]:
-    """The fields of the status about what changes while the job runs, and by which speeds."""
+    """The fields of the status about what changes while the job runs, by which speeds, and about data."""
     mode, slots = (segment.mode, segment.slots) if segment else (None, None)
-    return {"mode": mode, "slots": slots, "plan": plan_lines(core), "speeds": _speeds(core)}
+    return {"mode": mode, "slots": slots, "plan": plan_lines(core), "speeds": _speeds(core), **of_data(core)}
 
 
 def _speeds(core: CoordinatorCore) -> tuple[SpeedStatus, ...]:
@@ -261,7 +261,6 @@ def status_of(core: CoordinatorCore, timeline: Timeline, now: float, run: str, s
         warnings=tuple(core.machines.warnings.texts.values()),
         **_of_dials(core, segment),
         **_of_hosts(core),
-        **of_data(core),
     )
 
 

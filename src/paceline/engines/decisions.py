@@ -95,6 +95,11 @@ class Decisions:
         self._moving.add(name)
 
     @property
+    def wanted(self) -> tuple[int, int]:
+        """How many processes with the script, and how many servers, are wanted."""
+        return self.workers.target + self.samplers.target, self.servers.target
+
+    @property
     def waiting(self) -> bool:
         """Whether a process that ended will be started again after a pause."""
         return bool(self._due)

@@ -295,7 +295,8 @@ class Session:
             self._handle(event, now)
         elif (silent := self.silent_s()) > self.timeout_s:
             what = f"{awaited} ({self._last_down})" if self._last_down else awaited
-            raise DeadlineError(COORDINATOR, what, silent, self._step_number(), "PACELINE_TIMEOUT_S")
+            step = getattr(self.core.task, "step", None)
+            raise DeadlineError(COORDINATOR, what, silent, step, "PACELINE_TIMEOUT_S")
         if event is None or now >= self._next_tick:
             self._next_tick = now + _POLL_S
             self._redial.tick(now)
@@ -355,9 +356,6 @@ class Session:
                     self._connect(addresses)
                 case Send():
                     self._send_all([effect])
-
-    def _step_number(self) -> int | None:
-        return cast(int | None, getattr(self.core.task, "step", None))
 
     def _send_all(self, sends: Sequence[Send]) -> None:
         last = {send.to: number for number, send in enumerate(sends)}

@@ -52,7 +52,7 @@ def test_the_first_restart_of_a_process_is_immediate_and_later_ones_wait() -> No
     ]
     assert decisions.due(1.4) == []
     assert decisions.due(1.5) == ["server-1"]
-    assert decisions.restarts == {"worker": 0, "server": 2, "coordinator": 0}
+    assert decisions.restarts == {"sampler": 0, "worker": 0, "server": 2, "coordinator": 0}
 
 
 def test_no_process_is_restarted_once_the_job_has_failed() -> None:
@@ -214,7 +214,7 @@ def test_a_process_without_a_host_is_tried_again_a_little_later() -> None:
     assert decisions.waiting
     assert decisions.due(10.1) == []
     assert decisions.due(10.3) == ["worker-1"]
-    assert decisions.restarts == {"worker": 0, "server": 0, "coordinator": 0}, "waiting is no death"
+    assert decisions.restarts == {"sampler": 0, "worker": 0, "server": 0, "coordinator": 0}, "waiting is no death"
 
 
 def test_a_worker_that_moves_is_started_again_once_whatever_its_code() -> None:

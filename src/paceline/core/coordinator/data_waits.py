@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from paceline.core.coordinator.all_tables import Tables
 from paceline.core.coordinator.events import Output, SlotSealed, WarningFound, WorkersGone
 from paceline.core.coordinator.samplers import SamplerTable
@@ -12,39 +10,28 @@ from paceline.messages import Position
 from paceline.types import NodeId
 
 TOPIC = "input"
-_FADES = 0.97  # what a slot counts after the next one
+_PERIOD_S = 1.0
+_FADES = 0.9  # what a period counts after the next one
 _LEAST_S = 10.0  # seconds of work after which the share can be judged
 _LIMITS = 0.3  # a larger share of the time in waits limits the run
 
 
-@dataclass(slots=True)
-class _Lately:
-    """The seconds that were waited and computed lately: each slot counts less than the one after it."""
-
-    waited: float = 0.0
-    computed: float = 0.0
-
-    def add(self, waited: float, computed: float) -> None:
-        """Add a slot."""
-        self.waited = _FADES * self.waited + waited
-        self.computed = _FADES * self.computed + computed
-
-    @property
-    def share(self) -> float:
-        """The share of the waits."""
-        both = self.waited + self.computed
-        return self.waited / both if both else 0.0
-
-
 class DataWaits:
-    """Owns the waits of workers. All workers together have waited `waited_s`, and computed `computed_s`."""
+    """Owns the waits of workers. All workers together have waited `waited_s`, and computed `computed_s`.
+
+    `shares` has the share of their time that workers have waited lately, `share` that of all of them.
+    """
 
     def __init__(self, tables: Tables, samplers: SamplerTable) -> None:
         self.waited_s = 0.0
         self.computed_s = 0.0
+        self.share = 0.0
+        self.shares: dict[NodeId, float] = {}
+        self._clock = tables.clock
         self._samplers = samplers
-        self._all = _Lately()
-        self._lately: dict[NodeId, _Lately] = {}
+        self._new: dict[NodeId, list[float]] = {}  # waited and computed since the last period
+        self._lately: dict[NodeId, tuple[float, float]] = {}
+        self._due = 0.0
         self._told = False
 
     def restore(self, history: History) -> list[Output]:
@@ -58,32 +45,42 @@ class DataWaits:
     def sealed(self, event: SlotSealed) -> list[Output]:
         """Note how long a worker waited for the batch of a slot that it has sealed."""
         report = event.report
-        if report.step < 0 or not event.worker:
-            return []
-        self.waited_s += report.waited
-        self.computed_s += report.seconds
-        self._all.add(report.waited, report.seconds)
-        self._lately.setdefault(event.worker, _Lately()).add(report.waited, report.seconds)
-        if self._told or self.waited_s + self.computed_s < _LEAST_S or self._all.share <= _LIMITS:
-            return []
-        self._told = True
-        return [WarningFound(TOPIC, _text(self._all.share, len(self._samplers.known)))]
-
-    def workers_gone(self, event: WorkersGone) -> list[Output]:
-        """Forget the waits of workers that are gone."""
-        for worker in event.workers:
-            self._lately.pop(worker, None)
+        if report.waited:
+            sums = self._new.get(event.worker)
+            if sums is None:
+                sums = self._new[event.worker] = [0.0, 0.0]
+            sums[0] += report.waited
+            sums[1] += report.seconds
         return []
 
-    @property
-    def share(self) -> float:
-        """The share of their time that workers have waited for data lately."""
-        return self._all.share
+    def tick(self) -> list[Output]:
+        """Sum up the last period. Warn if the input limits the run."""
+        if self._clock.now < self._due or not self._new:
+            return []
+        self._due = self._clock.now + _PERIOD_S
+        for worker, (waited, computed) in self._new.items():
+            before = self._lately.get(worker, (0.0, 0.0))
+            self._lately[worker] = _FADES * before[0] + waited, _FADES * before[1] + computed
+            self.waited_s += waited
+            self.computed_s += computed
+        self._new.clear()
+        self.shares = {worker: _share(*sums) for worker, sums in self._lately.items()}
+        self.share = _share(*(sum(column) for column in zip(*self._lately.values(), strict=True)))
+        if self._told or self.waited_s + self.computed_s < _LEAST_S or self.share <= _LIMITS:
+            return []
+        self._told = True
+        return [WarningFound(TOPIC, _text(self.share, len(self._samplers.known)))]
 
-    def share_of(self, worker: NodeId) -> float:
-        """That share of one worker."""
-        lately = self._lately.get(worker)
-        return 0.0 if lately is None else lately.share
+    def workers_gone(self, event: WorkersGone) -> list[Output]:
+        """Forget the shares of workers that are gone."""
+        for worker in event.workers:
+            self._lately.pop(worker, None)
+            self.shares.pop(worker, None)
+        return []
+
+
+def _share(waited: float, computed: float) -> float:
+    return waited / (waited + computed) if waited + computed else 0.0
 
 
 def _text(share: float, samplers: int) -> str:

@@ -367,4 +367,5 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
         m.leasing.tick,
         m.groups.tick,
         m.samplers.tick,
+        m.data_waits.tick,
     )
