@@ -31,7 +31,7 @@ class Drawn(Dataset[Any]):
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    batch = torch.utils.data.default_collate(samples)
+    batch: dict[str, Any] = torch.utils.data.default_collate(samples)
     batch["x"] += 0.1 * torch.randn(len(samples), 1)
     return batch
 

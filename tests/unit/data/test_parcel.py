@@ -77,7 +77,7 @@ def test_a_batch_that_cannot_be_expressed_says_why(name: str) -> None:
     assert found.reason.startswith("it ")
 
 
-CLAIMS = {
+CLAIMS: dict[str, dict[str, Any]] = {
     "another shape": {"shape": (2, 3, 5)},
     "a negative dimension": {"shape": (-2, -3, 4)},
     "more frames": {"frames": 2},

@@ -50,7 +50,12 @@ def test_a_sampler_lists_its_slots_without_looking_at_those_of_others(monkeypatc
 
     looked: list[int] = []
     real = choice._shift
-    monkeypatch.setattr(choice, "_shift", lambda segment, group: looked.append(group) or real(segment, group))
+
+    def shift(segment: Segment, group: int) -> int:
+        looked.append(group)
+        return real(segment, group)
+
+    monkeypatch.setattr(choice, "_shift", shift)
     names = [f"sampler-{i}" for i in range(1000)]
     long = Segment(0, 0, 0, 0, 10**6, 1, 10**7, 8, 1, True, False, 0, "bsp")
     slots = list(islice(own_slots("sampler-7", names, long, SlotId(0, -1)), 10))
