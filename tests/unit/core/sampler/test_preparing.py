@@ -94,7 +94,7 @@ def test_another_revision_voids_what_was_prepared() -> None:
     assert [(e.question.req, e.rule) for e in effects if isinstance(e, Refuse)] == [(6, "revision")]
     (refused,) = core.ask("w", asked(8, 0, 8))
     assert isinstance(refused, Refuse)
-    assert refused.rule == "revision"
+    assert (refused.question.req, refused.rule) == (8, "revision")
 
 
 def test_a_batch_that_was_begun_for_an_older_plan_is_not_expected() -> None:
