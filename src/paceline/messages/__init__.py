@@ -106,6 +106,7 @@ from paceline.messages.replicas import (
     Replicated,
     Unreachable,
 )
+from paceline.messages.samplers import AskSlot, SamplerBeat, SamplerNews, Samplers, SamplerWork, SlotPrepared
 from paceline.messages.saving import Checkpoint, NotLoaded, Position, Saved, SaveOver
 from paceline.messages.steps import Assign, Choose, Committed, Plan, Ready, Receipt, Summed, Unpin
 from paceline.messages.work import (
@@ -225,6 +226,11 @@ AnyMessage = (
     | FilePieceAck
     | FilesUnpacked
     | Warn
+    | AskSlot
+    | SlotPrepared
+    | SamplerBeat
+    | SamplerNews
+    | Samplers
 )
 
 __all__ = [
@@ -232,6 +238,7 @@ __all__ = [
     "Abort",
     "AgentBeat",
     "AnyMessage",
+    "AskSlot",
     "Assign",
     "Beat",
     "BeatAck",
@@ -310,6 +317,10 @@ __all__ = [
     "RoleEnded",
     "RoleLine",
     "RunningRole",
+    "SamplerBeat",
+    "SamplerNews",
+    "SamplerWork",
+    "Samplers",
     "SaveNow",
     "SaveOver",
     "Saved",
@@ -321,6 +332,7 @@ __all__ = [
     "SetDials",
     "Shutdown",
     "SignalRole",
+    "SlotPrepared",
     "StartRole",
     "StatusReply",
     "StatusRequest",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.loader import BatchMaker
 from paceline.messages import CompareData, Ok
+from paceline.types import DataFingerprint
 from paceline.worker.session import Session
 
 
@@ -15,12 +16,15 @@ class DataComparison:
         self._session = session
         self._fingerprints = fingerprints
 
-    def compare(self, use: str, maker: BatchMaker) -> None:
+    def compare(self, use: str, maker: BatchMaker) -> DataFingerprint:
         """Compare the data of `maker`, which the script uses in the call `use`, unless they were compared before.
+
+        Returns their fingerprint.
 
         Raises:
             MismatchError: the data differ. The job fails, or goes on without this worker.
         """
-        fingerprint = self._fingerprints.of(maker)
-        if fingerprint is not None:
+        fingerprint, is_new = self._fingerprints.find(maker)
+        if is_new:
             self._session.ask(lambda req: CompareData(req, use, fingerprint), Ok)
+        return fingerprint

@@ -12,6 +12,7 @@ import torch
 
 from paceline.data.batch_source import LocalBatches
 from paceline.data.choice import Choice
+from paceline.data.data_key import data_key
 from paceline.data.data_spec import Collate, open_data, whole_number
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.loader import BatchMaker
@@ -30,16 +31,18 @@ from paceline.messages import (
 )
 from paceline.reducers.base import Reducer
 from paceline.reducers.servers import ServersReducer
+from paceline.types import DataFingerprint
 from paceline.worker.binding import Binding
 from paceline.worker.data_comparison import DataComparison
 from paceline.worker.last_checkpoint import save_last
 from paceline.worker.live_dials import set_dials
 from paceline.worker.loop import Loop
-from paceline.worker.loop_arguments import phase_of
 from paceline.worker.loop_hint import line_to_write
 from paceline.worker.metric_series import Metric
 from paceline.worker.metrics import Metrics
 from paceline.worker.optimizer_hook import attach, refuse_others
+from paceline.worker.phase_arguments import phase_arguments
+from paceline.worker.sampled_batches import SampledBatches
 from paceline.worker.saves import Saves
 from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.script_errors import add_remedy
@@ -231,30 +234,41 @@ class Job:
         self._check_open("job.batches")
         if self._loop is None:
             raise UsageError("call job.prepare(model, optimizer) before job.batches(...)")
-        spec = open_data(
+        number = self._loop.phase + 1
+        spec, phase = phase_arguments(
+            number,
             data,
             batch_size,
+            slots=slots,
+            epochs=epochs,
+            steps=steps,
             shuffle=shuffle,
             collate_fn=collate_fn,
             drop_last=drop_last,
             loader_workers=loader_workers,
             choice=Choice(fraction, weights, on_bad_record, max_bad_records, self._args.seed),
         )
-        number = self._loop.phase + 1
-        phase = phase_of(number, spec, slots, epochs, steps)
         if number > 0:
             self._loop.binding.check_untouched()
-        batches = LocalBatches(spec, self._args.seed)
-        check = lambda number: self._compare_data(number, batches.maker)  # noqa: E731
+        batches = SampledBatches(LocalBatches(spec, self._args.seed), self._session)
+
+        def check(number: int) -> None:
+            fingerprint = self._compare_data(number, batches.maker)
+            batches.open(data_key(number, self._args.seed, spec, fingerprint))
+
         return self._loop.run(phase, batches, check, max(0, spec.max_bad_records))
 
-    def _compare_data(self, phase: int, train: BatchMaker) -> None:
-        """Compare the data of a loop, and of the validators declared so far, with those of the other workers."""
-        self._data.compare(f"loop number {phase + 1} (job.batches)", train)
+    def _compare_data(self, phase: int, train: BatchMaker) -> DataFingerprint:
+        """Compare the data of a loop, and of the validators declared so far, with those of the other workers.
+
+        Returns the fingerprint of the data of the loop.
+        """
+        fingerprint = self._data.compare(f"loop number {phase + 1} (job.batches)", train)
         for validator in self._validators:
             # Now, not when it was declared: loader processes that read the same files must be forked before.
             self._data.compare(f"the validation {validator.name}", validator.batches)
             validator.batches.close()
+        return fingerprint
 
     def log(self, **values: Any) -> None:
         """Record numbers of this turn, before `optimizer.step()`. The job shows their mean over the step's slots."""

@@ -1,17 +1,33 @@
-"""The arguments of `job.batches` as a phase."""
+"""The arguments of `job.batches`: what a loop reads, and how long it is."""
 
 from __future__ import annotations
 
-from paceline.data.data_spec import DataSpec, whole_number
+from typing import Any
+
+from paceline.data.choice import Choice
+from paceline.data.data_spec import Collate, DataSpec, open_data, whole_number
 from paceline.errors import UsageError
 from paceline.types import PhaseSpec
 
 
-def phase_of(number: int, spec: DataSpec, slots: int | None, epochs: int, steps: int | None) -> PhaseSpec:
-    """Phase `number`, over the data of `spec`.
+def phase_arguments(
+    number: int,
+    data: Any,
+    batch_size: int | None,
+    *,
+    slots: int | None,
+    epochs: int,
+    steps: int | None,
+    shuffle: bool | str,
+    collate_fn: Collate | None,
+    drop_last: bool,
+    loader_workers: int,
+    choice: Choice,
+) -> tuple[DataSpec, PhaseSpec]:
+    """The data of loop number `number`, and its phase.
 
     Raises:
-        UsageError: a number is out of range, or `steps` and `epochs` are both given.
+        UsageError: an argument is out of range, or the data cannot be read by position.
     """
     slots = None if slots is None else whole_number("slots", slots)
     if slots is not None and slots < 1:
@@ -19,8 +35,17 @@ def phase_of(number: int, spec: DataSpec, slots: int | None, epochs: int, steps:
     epochs = whole_number("epochs", epochs)
     if epochs < 0:
         raise UsageError(f"epochs must be 0 or more, not {epochs}")
+    spec = open_data(
+        data,
+        batch_size,
+        shuffle=shuffle,
+        collate_fn=collate_fn,
+        drop_last=drop_last,
+        loader_workers=loader_workers,
+        choice=choice,
+    )
     order = spec.order
-    return PhaseSpec(
+    phase = PhaseSpec(
         number,
         spec.length,
         spec.batch_size,
@@ -33,6 +58,7 @@ def phase_of(number: int, spec: DataSpec, slots: int | None, epochs: int, steps:
         order.block_window,
         order.weights,
     )
+    return spec, phase
 
 
 def _steps(steps: int | None, epochs: int) -> int:
