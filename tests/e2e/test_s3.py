@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kit.real_runs import SCRIPTS, environment, live, run
+from tests.kit.real_runs import SCRIPTS, TIMEOUT_S, environment, live, run
 from tests.kit.sample_files import write_parquet, write_tar
 
 pytestmark = pytest.mark.real_run
@@ -75,9 +75,9 @@ def test_a_job_on_a_bucket_has_the_bits_of_the_files(server: str, tmp_path: Path
         "AWS_SECRET_ACCESS_KEY": SECRET,
         "AWS_DEFAULT_REGION": "us-east-1",
     }
-    run([sys.executable, "-c", UPLOAD, str(root)], tmp_path, 60.0, **s3).check()
+    run([sys.executable, "-c", UPLOAD, str(root)], tmp_path, TIMEOUT_S, **s3).check()
     words = ["--formats", "parquet,tar"]
-    local = run([sys.executable, str(SCRIPT), str(root), *words], tmp_path, 60.0, PACELINE_CACHE=str(tmp_path / "a"))
+    local = run([sys.executable, str(SCRIPT), str(root), *words], tmp_path, PACELINE_CACHE=str(tmp_path / "a"))
     options = ["-w", "2", "-s", "1", "--seed", "7"]
     words += ["--folder-url", "s3://bucket", "--sleep", "0.05"]
     with live(tmp_path, options, SCRIPT, str(root), *words, PACELINE_CACHE=str(tmp_path / "b"), **s3) as running:

@@ -173,23 +173,20 @@ class GroupedSource(TableSource):
     def read_columns(self, positions: Indices) -> Columns:
         """As `TableSource.read_columns`: each group is loaded once."""
         groups = self.group_of(positions)
-        if len(groups) and (groups == groups[0]).all():
+        if not len(groups):
+            return {name: np.zeros(0) for name in self.columns}
+        if (groups == groups[0]).all():
             loaded = self._group(int(groups[0]))
             rows = positions - self._starts[groups[0]]
             return {name: _take(values, rows) for name, values in loaded.items()}
         order = np.argsort(groups, kind="stable")
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
         cuts = np.flatnonzero(np.diff(groups[order])) + 1
-        parts: dict[str, list[Column]] = {}
-        for chosen in np.split(order, cuts):
-            if not len(chosen):
-                continue
-            group = int(groups[chosen[0]])
-            rows = positions[chosen] - self._starts[group]
-            for name, values in self._group(group).items():
-                parts.setdefault(name, []).append(_take(values, rows))
-        return {name: _take(_join(found), back) for name, found in parts.items()}
+        taken = [(chosen, self._rows(positions, chosen, int(groups[chosen[0]]))) for chosen in np.split(order, cuts)]
+        return {name: _spread([(at, found[name]) for at, found in taken], len(order)) for name in taken[0][1]}
+
+    def _rows(self, positions: Indices, chosen: Indices, group: int) -> Columns:
+        rows = positions[chosen] - self._starts[group]
+        return {name: _take(values, rows) for name, values in self._group(group).items()}
 
     def _group(self, group: int) -> Columns:
         found = self._kept.get(group)
@@ -227,10 +224,19 @@ def _take(values: Column, rows: Indices) -> Column:
     return values[rows] if isinstance(values, np.ndarray) else [values[int(row)] for row in rows]
 
 
-def _join(parts: list[Column]) -> Column:
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)
-    return [value for part in parts for value in part]
+def _spread(parts: list[tuple[Indices, Column]], count: int) -> Column:
+    """Put the values of each part at its places in one column."""
+    first = parts[0][1]
+    if isinstance(first, np.ndarray) and all(isinstance(values, np.ndarray) for _, values in parts):
+        column = np.empty((count, *first.shape[1:]), dtype=first.dtype)
+        for at, values in parts:
+            column[at] = values
+        return column
+    found: list[Any] = [None] * count
+    for at, values in parts:
+        for place, value in zip(at.tolist(), values, strict=True):
+            found[place] = value
+    return found
 
 
 def _nbytes(values: Column) -> int:
