@@ -87,7 +87,14 @@ def sampler(spec: DataSpec, name: str = "sampler-0", *, data: str | None = None)
     over = threading.Event()
     maker = BatchMaker(spec, SEED)
     service.desk.open(0, SamplerCore(name, key_of(spec) if data is None else data, 1 << 28))
-    script = threading.Thread(target=Preparation(service, maker).run, args=(over.is_set,), name="script")
+
+    def prepare() -> None:
+        try:
+            Preparation(service, maker).run(over.is_set)
+        finally:
+            maker.close()  # loader processes end with the thread that has forked them
+
+    script = threading.Thread(target=prepare, name="script")
     script.start()
     try:
         yield service
@@ -95,7 +102,6 @@ def sampler(spec: DataSpec, name: str = "sampler-0", *, data: str | None = None)
         over.set()
         script.join()
         service.desk.close()
-        maker.close()
         service.close()
 
 

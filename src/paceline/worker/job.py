@@ -259,7 +259,7 @@ class Job:
         return self._loop.run(phase, batches, check, max(0, spec.max_bad_records))
 
     def _compare_data(self, phase: int, train: BatchMaker) -> DataFingerprint:
-        """Compare the data of a loop, and of the validators so far, with those of other workers; return its fingerprint."""
+        """Compare the data of a loop, and of the validators so far, with those of others; return its fingerprint."""
         fingerprint = self._data.compare(f"loop number {phase + 1} (job.batches)", train)
         for validator in self._validators:
             # Now, not when it was declared: loader processes that read the same files must be forked before.
