@@ -122,7 +122,7 @@ class Desk:
     def question(self, peer: NodeId, message: AskSlot) -> list[Effect]:
         """A worker asks for a slot."""
         with self._changed:
-            if self._core is None:
+            if self._core is None or message.segment.phase != self.phase:
                 why = f"the script of {self._name} is not in that loop"
                 return [Refuse(Question(peer, message.req), "phase", why)]
             self._changed.notify_all()

@@ -6,7 +6,8 @@ import threading
 from typing import Any
 
 import torch
-from tests.kit.samplers import asking, local, open_data, sampler, segment_of
+from msgspec.structs import replace
+from tests.kit.samplers import asking, key_of, local, open_data, sampler, segment_of
 from torch.utils.data import Dataset
 
 from paceline.data.batch_source import SlotKey
@@ -83,6 +84,16 @@ def test_what_raises_in_a_sampler_is_prepared_by_the_worker() -> None:
         key = SlotKey(segment_of(spec), 0, 0)
         batches.prefetch(key)
         assert torch.equal(batches.get(key).content, local(spec, key))
+
+
+def test_a_worker_that_is_in_the_next_loop_already_prepares_its_slots_without_a_warning() -> None:
+    spec = open_data(Nested(), 4)
+    with sampler(spec) as service, asking(spec, service) as (batches, session):
+        key = SlotKey(replace(segment_of(spec), phase=1), 0, 0)
+        batches.open(key_of(spec, phase=1))
+        assert same(batches.get(key).content, local(spec, key))
+        assert service.desk.work.prepared == 0
+        assert not session.warned
 
 
 def as_set(samples: list[Any]) -> Any:

@@ -108,7 +108,7 @@ class SamplerCore:
         """A worker asks for a slot. It is answered at once, or when the slot is prepared."""
         question = Question(peer, message.req)
         if message.data != self._data:
-            return [Refuse(question, "data", f"{self._name} prepares other data, or is in another loop")]
+            return [Refuse(question, "data", f"{self._name} prepares other data")]
         effects: list[Effect] = []
         if message.segment != self._segment:
             if self._segment is not None and message.segment.revision < self._segment.revision:
