@@ -32,6 +32,7 @@ BENCHES = (
     "hosts",
     "engines",
     "start",
+    "data",
     "leak",
 )
 

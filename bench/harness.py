@@ -131,6 +131,7 @@ def run_paceline(
     slots: int,
     servers: int = 1,
     replicas: int = 0,
+    samplers: int = 0,
     lane: str = "",
     timeout_s: float,
     meanwhile: Callable[[list[int], Path], None] | None = None,
@@ -147,6 +148,8 @@ def run_paceline(
         shape = ["-s", str(servers), "--replicas", str(replicas)]
         if mode == "allreduce":
             shape = ["--insecure-collective"]
+        if samplers:
+            shape += ["--samplers", str(samplers)]
         command = [
             sys.executable, "-m", "paceline.cli.main", "run", "-w", str(workers), *shape, "--mode", mode,
             "--slots", str(slots), "--checkpoint-every", "0", "--dir", f"{folder}/run",

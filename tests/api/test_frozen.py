@@ -74,7 +74,7 @@ def test_the_job_has_exactly_these_methods_and_parameters() -> None:
 
 RUN = {
     "directory": None,
-    "scale": "*workers=None *servers=None",
+    "scale": "*workers=None *servers=None *samplers=None",
     "status": "",
     "stop": "*save=True",
     "wait": "timeout=None",
@@ -143,7 +143,7 @@ def test_the_errors_are_exactly_these_with_these_bases() -> None:
 
 
 FLAGS = {
-    "run": "-m/--module -w/--workers -s/--servers --replicas --mode --insecure-collective "
+    "run": "-m/--module -w/--workers -s/--servers --samplers --replicas --mode --insecure-collective "
     "--ordered --slots --seed --threads --checkpoint-every --keep "
     "--checkpoints --files-limit --max-restarts --max-steps --max-epochs --max-samples --max-time "
     "--target --patience --min-delta --plateau --best --keep-best --on-nan --tensorboard "
@@ -156,7 +156,7 @@ FLAGS = {
     "doctor": "address --token-file --json",
     "examples": "names --dir",
     "join": "--log-level --log-format -m/--module run script arguments",
-    "scale": "run -w/--workers -s/--servers",
+    "scale": "run -w/--workers -s/--servers --samplers",
     "set": "words",
     "demo": "--epochs --dir --log-level --log-format",
     "status": "run --json",
@@ -222,6 +222,7 @@ def test_the_environment_variables_are_exactly_these() -> None:
         "PACELINE_RUN",
         "PACELINE_SEED",
         "PACELINE_SLOTS",
+        "PACELINE_SAMPLER_MIB",
         "PACELINE_SSH",
         "PACELINE_THREADS",
         "PACELINE_TIMEOUT_S",

@@ -78,7 +78,7 @@ def test_the_engine_restarts_a_new_role_as_its_class_says(greeter: Role) -> None
     for code, decision in ((7, Again), (-9, Again), (0, Stay)):
         policy.started("greeter-0", 1, 0.0)
         assert isinstance(policy.ended("greeter-0", code, 1.0), decision)
-    assert policy.restarts == {"greeter": 2, "worker": 0, "server": 0, "coordinator": 0}
+    assert policy.restarts == {"greeter": 2, "sampler": 0, "worker": 0, "server": 0, "coordinator": 0}
     decisions = Decisions(1, 1, 0, 5, ResumeHint(Path("run"), "30s"), resumed=False, grace_s=30.0)
     decisions.started("greeter-0", 1, 0.0)
     list(decisions.exited("greeter-0", 7, 1.0, Status()))
@@ -102,7 +102,7 @@ def test_a_role_is_found_by_its_name_and_by_the_name_of_its_process(greeter: Rol
     assert registered()[-1] is greeter
     assert [role.name for role in registered()[:3]] == ["coordinator", "server", "worker"]
     with pytest.raises(
-        UsageError, match="role 'nobody' is not known; the roles are coordinator, server, worker, greeter"
+        UsageError, match="role 'nobody' is not known; the roles are coordinator, server, worker, sampler, greeter"
     ):
         role_of("nobody-1")
     with pytest.raises(UsageError, match="cannot have the name 'greeter'"):

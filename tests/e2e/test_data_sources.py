@@ -92,7 +92,9 @@ def test_bad_records_are_left_out_by_name_and_a_file_that_changes_is_refused_at_
     assert failed.code != 0
     assert re.search(r"record \d+ of \S+part-2\.csv: ", failed.out), failed.out
     undisturbed = digest_of(run([sys.executable, str(SCRIPT), *words, "--skip"], tmp_path, PACELINE_CACHE=cache))
-    with live(tmp_path, TWO, SCRIPT, *words, "--skip", "--sleep", "0.05", PACELINE_CACHE=cache) as running:
+    words += ["--skip", "--sleep", "0.2", "--loader-workers", "1"]
+    with live(tmp_path, [*TWO, "--samplers", "1"], SCRIPT, *words, PACELINE_CACHE=cache) as running:
+        running.until(lambda status: any(sampler.served for sampler in status.samplers))
         kill_workers(running, [3, 15])
         running.hurry()
         ended = running.wait()
@@ -103,7 +105,9 @@ def test_bad_records_are_left_out_by_name_and_a_file_that_changes_is_refused_at_
     assert "004.png" in named
     assert re.search(r"samples 0 to 15 of phase 2: row group 0 of \S+part-0\.parquet is damaged", named)
     assert report["bad_samples"] == 2 * (2 + 1 + 16)
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["bad_records"] == 16
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["bad_records"] == 16
+    assert not [text for text in summary["warnings"] if "sampler" in text], "it has the data of the workers"
 
     part = root / "csv" / "part-1.csv"
     part.write_bytes(part.read_bytes().replace(b"quoted", b"qu0ted"))

@@ -146,7 +146,7 @@ def test_a_worker_that_hangs_in_its_turn_does_not_keep_a_complete_job_from_its_e
         (["scale", "nowhere", "-w", "2"], "nowhere is not a run directory"),
         (["scale", "over", "-w", "2"], "the run in over has ended and cannot be scaled"),
         (["scale", "ended", "-w", "2"], "no coordinator of ended answers"),
-        (["scale", "ended"], "give --workers, --servers or both"),
+        (["scale", "ended"], "give --workers, --servers, --samplers or several of them"),
     ],
 )
 def test_join_and_scale_refuse_a_run_that_is_not_running(words: Sequence[str], named: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from paceline.cli.log_options import log_options
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module name, as for `python -m`.")
 @click.option("-w", "--workers", metavar="N|auto", help="Worker processes.  [default: 2]")
 @click.option("-s", "--servers", metavar="N|per-host", help="Parameter servers.  [default: 1]")
+@click.option("--samplers", metavar="N|per-host", help="Processes that prepare data.  [default: 0]")
 @click.option("--replicas", type=int, metavar="R", help="Copies of each block.  [default: 0]")
 @click.option(
     "--mode",
@@ -34,8 +35,7 @@ from paceline.cli.log_options import log_options
 @click.option(
     "--slots",
     metavar="N|auto",
-    help="Micro-batches in a step; auto: by the speeds of the workers.  [default: as the script says, else one per "
-    "worker]",
+    help="Micro-batches in a step; auto: by speed.  [default: the script's, else one per worker]",
 )
 @click.option("--seed", type=int, help="Seed of data order, weights and dropout.")
 @click.option("--threads", type=int, help="Threads of each worker; they change the result.  [default: 1]")

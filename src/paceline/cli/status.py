@@ -103,6 +103,7 @@ def _show_status(where: RunDir, *, as_json: bool) -> int:
         for line in (
             *status.plan,
             *_processes(status),
+            *_samplers(status),
             *_copies(status),
             *_hosts(status),
             *recovered,
@@ -143,10 +144,23 @@ def _processes(status: Status) -> Iterator[str]:
         if process.role == "worker":
             speed = next((s for s in status.speeds if s.name == process.name), None)
             does = "" if speed is None else f": {speed.seconds * 1e3:.3g} ms a slot, {speed.share:.0%} of the slots"
+            waits = status.data_wait.workers.get(process.name, 0.0)
+            does += f", {waits:.0%} of its time waiting for data" * (waits >= 0.05)
             yield f"{process.name} (pid {process.pid}){does}"
 
 
 _REDUCERS = {"servers": "servers", "collective": "the workers, which sum as a group"}
+
+
+def _samplers(status: Status) -> Iterator[str]:
+    """A line for each sampler."""
+    from paceline.coordinator.data_report import in_words
+
+    pids = {process.name: process.pid for process in status.processes}
+    for sampler in status.samplers:
+        yield f"{sampler.name} (pid {pids.get(sampler.name, 0)}): {in_words(sampler)}"
+    if status.wanted_samplers is not None and len(status.samplers) != status.wanted_samplers:
+        yield f"{counted(status.wanted_samplers, 'sampler')} wanted"
 
 
 def _copies(status: Status) -> Iterator[str]:

@@ -75,9 +75,12 @@ class Observer:
         """Report that start number `start` of the process called `name` has ended with exit code `code`."""
         self._ask(lambda req: Exited(req, name, start, code), Ok, timeout_s)
 
-    def scale(self, workers: int = 0, servers: int = 0, timeout_s: float = 5.0) -> None:
-        """Set how many workers and servers the run shall have (0: no change); its launcher starts or ends processes."""
-        self._ask(lambda req: Scale(req, workers, servers), Ok, timeout_s)
+    def scale(self, workers: int = 0, servers: int = 0, samplers: int = -1, timeout_s: float = 5.0) -> None:
+        """Set how many workers and servers (0: no change) and samplers (-1: no change) the run shall have.
+
+        Its launcher starts or ends processes.
+        """
+        self._ask(lambda req: Scale(req, workers, servers, samplers), Ok, timeout_s)
 
     def set_dials(self, change: DialChange, reason: str, timeout_s: float = 5.0) -> DialsSet:
         """Change dials of the run from the first step on that it can; returns that step, and what was changed."""

@@ -34,6 +34,7 @@ HOST = "PACELINE_HOST"
 FORK = "PACELINE_FORK"
 SSH = "PACELINE_SSH"
 REMOTE = "PACELINE_REMOTE"
+SAMPLER_MIB = "PACELINE_SAMPLER_MIB"
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
@@ -70,6 +71,7 @@ def worker_spec(env: Mapping[str, str] | None = None) -> WorkerSpec:
         faults=env.get(FAULTS) or None,
         overlap=_switch(env, OVERLAP),
         local_workers=_number(env, LOCAL_WORKERS) or 1,
+        sampler_mib=512 if (mib := _number(env, SAMPLER_MIB)) is None else mib,
     )
 
 

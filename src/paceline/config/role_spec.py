@@ -35,7 +35,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     `overlap` says whether gradients are sent while backward runs; None lets Paceline decide. `local_workers` is how
     many workers the run has on this host. `faults` are planned faults for tests, as JSON. With `slots_auto`, the job
     chooses its slots by the speeds of its workers. With `collective`, the worker hosts a member, which can hold the
-    blocks of the model together with those of the others; with `ordered`, they add slots in slot order.
+    blocks of the model together with those of the others; with `ordered`, they add slots in slot order. A sampler holds
+    at most `sampler_mib` MiB of batches.
     """
 
     script: str = ""
@@ -52,6 +53,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
     local_workers: int = 1
     collective: bool = False
     ordered: bool = False
+    sampler_mib: int = 512
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -60,6 +62,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"slots must be at least 1, not {self.slots}")
         if self.threads < 1:
             raise UsageError(f"PACELINE_THREADS must be at least 1, not {self.threads}")
+        if self.sampler_mib < 1:
+            raise UsageError(f"PACELINE_SAMPLER_MIB must be at least 1, not {self.sampler_mib}")
         if self.timeout_s <= 0:
             raise UsageError(f"PACELINE_TIMEOUT_S must be positive, not {self.timeout_s}")
 

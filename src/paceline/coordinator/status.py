@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from paceline.coordinator.best_report import best_of, stop_reason
+from paceline.coordinator.data_report import in_progress, of_data, of_summary, sampler_processes
 from paceline.coordinator.json_numbers import plain, shown
 from paceline.coordinator.placement_report import drained, drained_hosts, placed
 from paceline.coordinator.plan_text import plan_lines
@@ -100,7 +101,7 @@ def describe(status: Status) -> str:
         parts.append(f"host {', '.join(waits)} being emptied")
     if status.bad_records:
         parts.append(f"{status.bad_records} bad record{'s' * (status.bad_records != 1)} left out")
-    parts += [*status.cuts[:3], *moving]
+    parts += [*in_progress(status), *status.cuts[:3], *moving]
     if status.mode != "bsp":
         parts.append(f"staleness ≤ {status.max_staleness}")
     return " · ".join(parts + warning)
@@ -149,11 +150,11 @@ def _processes(core: CoordinatorCore) -> tuple[ProcessStatus, ...]:
             works = m.node in holders or core.tables.speeds.knows(m.node)
             script = _script(core, m.node) if m.role == "worker" else ""
             found.append(ProcessStatus(m.name, m.role, pid_of(m.node), m.node, m.start, works, script, m.host))
-    return tuple(found)
+    return (*found, *sampler_processes(core))
 
 
 def _of_dials(core: CoordinatorCore, timeline: Timeline, now: float, segment: Segment | None) -> dict[str, Any]:
-    """The fields of the status about what changes while the job runs, and by which speeds."""
+    """The fields of the status about what changes while the job runs, by which speeds, and about data."""
     mode, slots = (segment.mode, segment.slots) if segment else (None, None)
     decided: dict[str, Any] = {"best": best_of(core), "stop_reason": core.machines.segments.stop_reason}
     stall = None if core.state != "running" else stall_of(core.tables, timeline.quiet_s(now))
@@ -168,6 +169,7 @@ def _of_dials(core: CoordinatorCore, timeline: Timeline, now: float, segment: Se
         "reducer": _reducer(core),
         "moving": core.machines.rebalance.moves.awaited,
         **decided,
+        **of_data(core),
     }
 
 
@@ -342,4 +344,5 @@ def summary_of(
         **_found(core),
         unequal=core.machines.warnings.unequal,
         plan=plan_lines(core),
+        **of_summary(core),
     )

@@ -35,6 +35,10 @@ def summary_lines(summary: RunSummary) -> list[str]:
         rows["failovers"] = f"{summary.failovers} (at most {summary.failover_s:.1f} s without a commit)"
     if summary.rewinds:
         rows["rewinds"] = f"{summary.rewinds} ({summary.recomputed_steps} steps computed again)"
+    if summary.data_wait_share >= 0.05 or summary.samplers:
+        rows["data_wait"] = f"{summary.data_wait_s:,.1f} s ({summary.data_wait_share:.0%} of the time of workers)"
+    if summary.samplers:
+        rows["samplers"] = ", ".join(f"{s.name} {s.served} slots" + ", behind" * s.behind for s in summary.samplers)
     for number, line in enumerate(summary.plan):
         rows["dials" + " " * number] = line
     for key in ("checkpoint", "warning", "digest", "run"):

@@ -29,8 +29,9 @@ class DataSpec:
     """The source of samples, and how they become batches.
 
     `worker_init_fn` is called in each loader process before its first sample. A loader process that takes longer than
-    `timeout_s` for its samples ends the script with an error; 0 waits for ever. Up to `max_bad_records` bad records are
-    left out; with -1 the first one ends the job.
+    `timeout_s` for its samples ends the script with an error; 0 waits for ever. With `pin_memory`, batches are in
+    pinned memory if there is a GPU. Up to `max_bad_records` bad records are left out; with -1 the first one ends the
+    job.
     """
 
     source: Source
@@ -41,6 +42,7 @@ class DataSpec:
     loader_workers: int
     worker_init_fn: Callable[[int], None] | None = None
     timeout_s: float = 0.0
+    pin_memory: bool = False
     max_bad_records: int = -1
 
     @property
@@ -100,7 +102,7 @@ def open_data(
             loader_workers=loader_workers or num_workers,
             choice=choice,
         )
-        return replace(spec, worker_init_fn=data.worker_init_fn, timeout_s=data.timeout)
+        return replace(spec, worker_init_fn=data.worker_init_fn, timeout_s=data.timeout, pin_memory=data.pin_memory)
     source = as_source(data)
     if choice.fraction != 1.0:
         source = part_of_data(source, choice.fraction, choice.seed, choice.weights)
@@ -145,14 +147,24 @@ def _batch_size(loader: DataLoader[Any]) -> int:
     return loader.batch_size
 
 
+_REMEDIES = {
+    "DistributedSampler": "every worker of a job gets its own slots: leave the sampler out, and write shuffle=True",
+    "SubsetRandomSampler": "pass torch.utils.data.Subset(data, indices) to a DataLoader with shuffle=True",
+    "RandomSampler": "leave replacement and num_samples out; with steps= a loop ends after so many steps",
+}
+_REMEDY = "pass its data set instead, and put weights of samples into the data set or the loss"
+
+
 def _shuffles(loader: DataLoader[Any]) -> bool:
-    if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
+    sampler = loader.sampler
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
         return True
-    if isinstance(loader.sampler, SequentialSampler):
+    if type(sampler) is SequentialSampler:
         return False
+    name = type(sampler).__name__
     raise UsageError(
-        f"a DataLoader with a {type(loader.sampler).__name__} is refused, since slots decide which samples are "
-        "read: pass its data set instead, and put weights of samples into the data set or the loss"
+        f"a DataLoader with a {name} is refused, since slots decide which samples are read: "
+        f"{_REMEDIES.get(name, _REMEDY)}"
     )
 
 

@@ -34,18 +34,25 @@ class Fingerprints:
         self._seed = seed
         self._clock = clock
         self._seconds = 0.0
-        self._known: list[weakref.ref[Any]] = []
+        self._known: list[tuple[weakref.ref[Any], DataFingerprint]] = []
 
     def of(self, maker: BatchMaker) -> DataFingerprint | None:
-        """The fingerprint of the data of `maker`; None if this object was asked for the same data set before.
+        """The fingerprint of the data of `maker`; None if this object was asked for the same data set before."""
+        fingerprint, is_new = self.find(maker)
+        return fingerprint if is_new else None
+
+    def find(self, maker: BatchMaker) -> tuple[DataFingerprint, bool]:
+        """The fingerprint of the data of `maker`, and whether this object was not asked for this data set before.
 
         Reads a few samples twice in one process, which is a loader process if there are any. The random generators do
         not change.
         """
         source = maker.spec.source
         data = source.data if isinstance(source, DatasetSource) else source
-        if self._is_known(data):
-            return None
+        self._known = [known for known in self._known if known[0]() is not None]
+        for known, fingerprint in self._known:
+            if known() is data:
+                return fingerprint, False
         began = self._clock()
         files = file_digests(source)
         samples: tuple[tuple[int, str], ...] = ()
@@ -56,15 +63,10 @@ class Fingerprints:
         self._seconds += self._clock() - began
         name = "" if isinstance(source, DatasetSource) else source.fingerprint
         shaky = f"sample {unstable} of {type(data).__name__}" * (unstable >= 0)
-        return DataFingerprint(source.length, name, _platform(), samples, shaky, grouped(files))
-
-    def _is_known(self, data: Any) -> bool:
-        self._known = [known for known in self._known if known() is not None]
-        if any(known() is data for known in self._known):
-            return True
+        fingerprint = DataFingerprint(source.length, name, _platform(), samples, shaky, grouped(files))
         with suppress(TypeError):  # a list, for example, has no weak references: it is read each time
-            self._known.append(weakref.ref(data))
-        return False
+            self._known.append((weakref.ref(data), fingerprint))
+        return fingerprint, True
 
     def _samples(self, maker: BatchMaker, began: float) -> tuple[tuple[tuple[int, str], ...], int]:
         """The digests of a few samples; and the first position whose sample differs at another reading, else -1."""
@@ -95,6 +97,12 @@ def grouped(files: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     size = -(-len(files) // _FILES)
     groups = [files[k : k + size] for k in range(0, len(files), size)]
     return tuple((f"{g[0][0]} to {g[-1][0]}", blake2b(repr(g).encode(), digest_size=8).hexdigest()) for g in groups)
+
+
+def compared(fingerprint: DataFingerprint) -> tuple[tuple[int, str], ...]:
+    """The digests of the samples that every process reads, unless they differ from one reading to the next."""
+    always = _positions(fingerprint.length)[:_FEWEST]
+    return tuple((position, digest) for position, digest in fingerprint.samples if position in always)
 
 
 def _read(maker: BatchMaker, seed: int, position: int) -> set[str]:

@@ -70,10 +70,11 @@ class Rescale:
 
 @dataclass(frozen=True, slots=True)
 class KeepSize:
-    """Write these numbers of workers and servers to the run's plan, so that a resumed run has them too."""
+    """Write these numbers of processes to the run's plan, so that a resumed run has them too."""
 
     workers: int
     servers: int
+    samplers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

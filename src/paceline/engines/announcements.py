@@ -160,6 +160,13 @@ def retired(name: str, code: int, decision: Decision, limit: int) -> Iterator[Te
         yield Tell(f"{name} ended ({how(code)}); its slots go to the other workers", warning=True)
 
 
+def sampler_retired(name: str, code: int, *, expected: bool) -> Iterator[Tell]:
+    """A note that a sampler has ended and is not started again; nothing if it had to end."""
+    if not expected and code not in (EXIT_DONE, EXIT_LEFT):
+        why = "its script failed; a script must not need the results of its loop" if code == EXIT_SCRIPT else how(code)
+        yield Tell(f"{name} has ended ({why}): other samplers, or the workers, prepare its slots", warning=True)
+
+
 def not_restarted(name: str, code: int, decision: Decision, limit: int) -> str:
     """The reason why a process is not started again, in words."""
     if not isinstance(decision, GiveUp):

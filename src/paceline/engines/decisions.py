@@ -10,34 +10,45 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from paceline.engines.actions import Action, Dismiss, End, KeepSize, Lost, Outcome, Rescale, Start, Tell, Terminate
-from paceline.engines.announcements import not_restarted, restarted, retired, wanted
+from paceline.engines.announcements import not_restarted, restarted, retired, sampler_retired, wanted
 from paceline.engines.hang_detection import working
 from paceline.engines.restart_policy import Again, Decision, ForkServerRestarts, GiveUp, RestartPolicy, Stay
 from paceline.engines.resume_hint import ResumeHint
+from paceline.engines.samplers import Samplers
 from paceline.engines.servers import Servers
 from paceline.engines.stall_watch import StallWatch
 from paceline.engines.stragglers import Stragglers
 from paceline.engines.workers import Workers
 from paceline.messages.status import Status
 from paceline.runtime.exit_codes import EXIT_DEPOSED, EXIT_DONE, EXIT_LEFT, EXIT_LOG, EXIT_LOST, EXIT_SCRIPT
-from paceline.runtime.roles import COORDINATOR, SERVER, WORKER, Role, role_of
+from paceline.runtime.roles import COORDINATOR, SAMPLER, SERVER, WORKER, Role, role_of
 from paceline.runtime.rundir import RunDir
 
 _ROOM_S = 0.2  # seconds between two questions whether a host has room
 
 
 class Decisions:
-    """Decides for one run, which begins with `workers` workers and `servers` servers. `hint` names its directory.
+    """Decides for one run, which begins with these numbers of processes. `hint` names its directory.
 
     After the job is complete, a worker that is still in its loop may go on for `grace_s` seconds. For a `resumed` run
     these numbers override the numbers in its log.
     """
 
     def __init__(
-        self, workers: int, servers: int, replicas: int, limit: int, hint: ResumeHint, *, resumed: bool, grace_s: float
+        self,
+        workers: int,
+        servers: int,
+        replicas: int,
+        limit: int,
+        hint: ResumeHint,
+        *,
+        resumed: bool,
+        grace_s: float,
+        samplers: int = 0,
     ) -> None:
         self.workers = Workers(workers)
         self.servers = Servers(servers)
+        self.samplers = Samplers(samplers)
         self._replicas = replicas
         self.fork_server = ForkServerRestarts()
         self._policy = RestartPolicy(limit)
@@ -64,6 +75,9 @@ class Decisions:
             yield self.servers.add()
         for _ in range(self.workers.target - len(self.workers.active)):
             yield self.workers.add()
+        self.samplers.adopt([name for name in names if role_of(name) is SAMPLER])
+        for _ in range(self.samplers.target - len(self.samplers.active)):
+            yield self.samplers.add()
 
     def resize(self, workers: int, servers: int) -> None:
         """Begin with these numbers of workers and servers. Call it only before `first`."""
@@ -81,6 +95,11 @@ class Decisions:
     def move(self, name: str) -> None:
         """Start the process called `name` elsewhere after it has ended: it was told to leave its host."""
         self._moving.add(name)
+
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """How many processes with the script, and how many servers, are wanted."""
+        return self.workers.target + self.samplers.target, self.servers.target
 
     @property
     def waiting(self) -> bool:
@@ -106,19 +125,21 @@ class Decisions:
         self._policy.saw(working(status), status.incarnation, status.version)
         yield from self._await_stragglers(status, now)
         yield from self._stalls.see(status, [name for name in self.workers.active if name not in self._due], now)
-        workers, servers = status.wanted_workers, status.wanted_servers
+        workers, servers, samplers = status.wanted_workers, status.wanted_servers, status.wanted_samplers
         if workers is None or servers is None or not resizable:
             return
+        samplers = self.samplers.target if samplers is None else samplers
         if not self._size_told:
             # The command line of a resumed run overrides the numbers that were wanted before.
             self._size_told = True
             if (workers, servers) != (self.workers.target, self.servers.target):
                 yield Rescale(self.workers.target, self.servers.target)
             return
-        if (workers, servers) != (self.workers.target, self.servers.target):
-            yield KeepSize(workers, servers)
+        if (workers, servers, samplers) != (self.workers.target, self.servers.target, self.samplers.target):
+            yield KeepSize(workers, servers, samplers)
         yield from self._resize_servers(servers, status)
         yield from self._resize_workers(workers)
+        yield from self.resize_samplers(samplers)
 
     def _await_stragglers(self, status: Status, now: float) -> Iterator[Action]:
         self._stragglers.note(status)
@@ -153,6 +174,20 @@ class Decisions:
             else:
                 yield Terminate(name)
 
+    def resize_samplers(self, number: int) -> Iterator[Action]:
+        """Start or end samplers until there are that many."""
+        if number == self.samplers.target:
+            return
+        yield from wanted(SAMPLER, number, self.samplers.target)
+        missing, surplus = self.samplers.adjust(number)
+        for _ in range(missing):
+            yield Start(self.samplers.add())
+        for name in surplus:
+            if self._due.pop(name, None) is not None:
+                self.samplers.ended(name)
+            else:
+                yield Terminate(name)
+
     # ------------------------------------------------------------ ends
 
     def expected(self, name: str, code: int) -> Tell | None:
@@ -174,6 +209,9 @@ class Decisions:
             self._moving.discard(name)
             decision = Again(0.0, self._policy.count(name))
             code = EXIT_LEFT
+        if role is SAMPLER:
+            yield from self._sampler_ended(name, code, decision, status, now)
+            return
         if role is WORKER and not isinstance(decision, Stay) and not self._comes_back(name, status):
             decision = Stay()
         if isinstance(decision, Again) and status.failure is None:
@@ -183,6 +221,16 @@ class Decisions:
             yield from self._retire(name, code, decision, status)
         elif status.failure is None:
             yield Lost(name, code, not_restarted(name, code, decision, self._policy.limit))
+
+    def _sampler_ended(self, name: str, code: int, decision: Decision, status: Status, now: float) -> Iterator[Action]:
+        """The actions after the end of a sampler: the run goes on in any case."""
+        is_over = status.failure is not None or (self.workers.done and not status.unfinished)
+        if name in self.samplers.leaving or is_over or not isinstance(decision, Again):
+            yield from sampler_retired(name, code, expected=is_over or name in self.samplers.leaving)
+            self.samplers.ended(name)
+            return
+        self._due[name] = now + decision.after_s
+        yield restarted(name, code, decision)
 
     def lost(self, lost: Lost, status: Status) -> Iterator[Action]:
         """The actions after the loss of a process: the run continues if copies make up for a lost server, else ends."""

@@ -11,7 +11,7 @@ from paceline.engines.decisions import Decisions
 from paceline.engines.host_options import HostOptions
 from paceline.engines.role_runner import HostGone, HostJoined, HostLeaves, Note, RoleRunner
 from paceline.messages.status import Status
-from paceline.runtime.roles import SERVER, WORKER, Role, role_of
+from paceline.runtime.roles import SAMPLER, SERVER, WORKER, Role, role_of
 
 _MOVE_S = 10.0  # seconds between two moves: the first role must have begun to work
 
@@ -36,6 +36,7 @@ class HostNews:
         self._leaving: set[str] = set()
         self._stays: dict[str, str] = {}
         self._next_move = 0.0
+        self._scaled = False  # a user has said how many samplers there shall be
 
     def handle(self, event: HostJoined | HostGone | HostLeaves | Note) -> Iterator[Action]:
         """The actions that an event calls for."""
@@ -94,6 +95,7 @@ class HostNews:
         for host in status.drained_hosts:
             if not self._runner.roles_on(host):
                 self._runner.dismiss(host)
+        self._scaled |= status.wanted_samplers is not None
         if resizable:
             yield from self._resize()
             yield from self._even_out(status, now)
@@ -127,7 +129,7 @@ class HostNews:
         names = self._runner.roles_on(host)
         yield Tell(f"host {host} is being emptied: {', '.join(names) or 'no roles'} move to other hosts")
         for name in names:
-            if role_of(name) is WORKER:
+            if role_of(name) in (WORKER, SAMPLER):
                 self._decisions.move(name)
                 yield Terminate(name)
 
@@ -147,3 +149,5 @@ class HostNews:
         wanted = self.size()
         if wanted != (self._decisions.workers.target, self._decisions.servers.target):
             yield Rescale(*wanted)
+        if self._options is not None and self._options.samplers_per_host and not self._scaled:
+            yield from self._decisions.resize_samplers(len(self._runner.capacity()))

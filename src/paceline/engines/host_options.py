@@ -30,8 +30,8 @@ class HostOptions:
     The roles start when `min_hosts` hosts are there. With `local_roles` the supervisor's machine carries roles, too.
     With `shared_dir` every host sees the paths of this machine; otherwise the script's directory is copied to each
     host. `auto_workers` is one worker for each free core, `servers_per_host` one server on
-    each host. An agent that has not heard from the supervisor for `term_s` seconds ends its roles. `ssh` are the
-    machines on which the launcher starts the agents itself.
+    each host, `samplers_per_host` one sampler on each host. An agent that has not heard from the supervisor for
+    `term_s` seconds ends its roles. `ssh` are the machines on which the launcher starts the agents itself.
     """
 
     listen: str = ""
@@ -42,6 +42,7 @@ class HostOptions:
     shared_dir: bool = False
     auto_workers: bool = False
     servers_per_host: bool = False
+    samplers_per_host: bool = False
     same_cpu: bool = False
     insecure_blocks: bool = False
     term_s: float = 30.0
@@ -64,7 +65,7 @@ class HostOptions:
     @property
     def unlimited(self) -> bool:
         """Whether the run has a use for every further host."""
-        return self.auto_workers or self.servers_per_host
+        return self.auto_workers or self.servers_per_host or self.samplers_per_host
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
@@ -97,9 +98,9 @@ def take_host_options(given: dict[str, Any], kept: HostOptions | None) -> dict[s
     chosen = {name: given.pop(name) for name in _FIELDS if name in given}
     if isinstance(chosen.get("ssh"), str):
         chosen["ssh"] = tuple(host for host in chosen["ssh"].split(",") if host)
-    workers, servers = _numbers(given)
+    workers, servers, samplers = _numbers(given)
     used = [*chosen, *(name for name in ("token_file", *_ADDRESSES) if name in given)]
-    used += ["workers"] * workers + ["servers"] * servers
+    used += ["workers"] * workers + ["servers"] * servers + ["samplers"] * samplers
     _check_engine(engine, used)
     if engine == "local":
         return given if kept is None else {**given, "hosts": None}
@@ -107,6 +108,8 @@ def take_host_options(given: dict[str, Any], kept: HostOptions | None) -> dict[s
         if name in given:
             chosen["engine_address"] = given.pop(name)
     chosen |= {"auto_workers": workers, "servers_per_host": servers} if kept is None or workers or servers else {}
+    if kept is None or samplers or "samplers" in given:
+        chosen["samplers_per_host"] = samplers
     if kept is not None and kept.engine == engine:
         return {**given, "hosts": replace(kept, **chosen)}
     if engine == HOSTS and "listen" not in chosen:
@@ -135,17 +138,17 @@ def _check_engine(engine: str, used: Sequence[str]) -> None:
             raise UsageError(f"{option}: this is for --engine {only}, not for {engine}; leave it out")
 
 
-def _numbers(given: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether ``-w auto`` and ``-s per-host`` are given; turns the numbers into numbers.
+def _numbers(given: dict[str, Any]) -> tuple[bool, bool, bool]:
+    """Whether ``-w auto``, ``-s per-host`` and ``--samplers per-host`` are given; turns the numbers into numbers.
 
     Raises:
         UsageError: an option has another word.
     """
     found = []
-    for name, word in (("workers", "auto"), ("servers", "per-host")):
+    for name, word in (("workers", "auto"), ("servers", "per-host"), ("samplers", "per-host")):
         text = given.get(name)
         if text == word:
-            given[name] = 1 if name == "workers" else max(1, given.get("replicas", 0) + 1)
+            given[name] = max(1, given.get("replicas", 0) + 1) if name == "servers" else 1
         elif text is not None:
             try:
                 given[name] = int(text)
@@ -154,4 +157,4 @@ def _numbers(given: dict[str, Any]) -> tuple[bool, bool]:
                     f"--{name} must be a whole number, or {word} for a run on several hosts: {text!r}"
                 ) from None
         found.append(text == word)
-    return found[0], found[1]
+    return found[0], found[1], found[2]

@@ -47,7 +47,7 @@ from paceline.messages.hosts import (
     StartRole,
 )
 from paceline.runtime.exit_codes import HOST_LOST
-from paceline.runtime.roles import COORDINATOR, SERVER, Role, is_process_name, role_of
+from paceline.runtime.roles import COORDINATOR, SAMPLER, SERVER, Role, is_process_name, role_of
 from paceline.runtime.rundir import RunDir, run_identity
 from paceline.runtime.starts import last_starts
 from paceline.transport.base import PeerDown, Received
@@ -86,7 +86,7 @@ class HostRunner:
         self._is_ending = False
         self._next_tick = 0.0
         hosts = max(0, options.min_hosts - options.local_roles)
-        self._wanted = Wanted(plan.workers + plan.servers, hosts, options.unlimited)
+        self._wanted = Wanted(plan.workers + plan.servers + plan.samplers, hosts, options.unlimited)
         try:
             port = _listen(run.token(), *self._listen)
             self.address = (port.address or "").removeprefix("tcp://")
@@ -152,12 +152,12 @@ class HostRunner:
 
     def capacity(self) -> list[HostLoad]:
         """See `RoleRunner.capacity`."""
-        names = [process.name for process in self.alive(SERVER)]
-        loads = [load for load in self._table.loads(names) if self._is_ready(load.name)]
+        servers, samplers = ([process.name for process in self.alive(role)] for role in (SERVER, SAMPLER))
+        loads = [load for load in self._table.loads(servers, samplers) if self._is_ready(load.name)]
         if self._options.local_roles:
             mine = [child.name for child in self._local.alive() if child.role is not COORDINATOR]
-            servers = sum(name in names for name in mine)
-            loads.append(HostLoad(LOCAL_HOST, own_cores(), len(mine) - servers, servers))
+            of = [sum(name in names for name in mine) for names in (servers, samplers)]
+            loads.append(HostLoad(LOCAL_HOST, own_cores(), len(mine) - sum(of), *of))
         return loads
 
     def start(self, name: str, start: int, order: Order) -> None:

@@ -95,8 +95,8 @@ class Run:
             return msgspec.structs.replace(known, state=DONE, step=summary.steps, unfinished=False)
         return msgspec.structs.replace(known, state=end_state({"code": self._outcome.code}))
 
-    def scale(self, *, workers: int | None = None, servers: int | None = None) -> None:
-        """Change how many workers and servers the run has, as `paceline scale` does. Does not wait for them.
+    def scale(self, *, workers: int | None = None, servers: int | None = None, samplers: int | None = None) -> None:
+        """Change how many workers, servers and samplers the run has, as `paceline scale` does. Does not wait for them.
 
         Raises:
             UsageError: a number is not allowed, or the run does not run (yet).
@@ -104,7 +104,7 @@ class Run:
         if self._ended.is_set():
             raise UsageError(f"the run in {self.directory} has ended and cannot be scaled")
         try:
-            scale_run(self._supervisor.dir, workers, servers)
+            scale_run(self._supervisor.dir, workers, servers, samplers)
         except UsageError as error:
             raise UsageError(in_python(str(error))) from None
 

@@ -49,6 +49,7 @@ class RunPlan:
     cwd: Path | None = None
     workers: int = 2
     servers: int = 1
+    samplers: int = 0
     replicas: int = 0
     mode: str | None = None
     insecure_collective: bool = False
@@ -97,7 +98,7 @@ class RunPlan:
         for name in ("workers", *(() if is_serverless(self.mode) else ("servers",)), "threads", "keep", "files_limit"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}")
-        for name in ("max_restarts", "max_steps"):
+        for name in ("max_restarts", "max_steps", "samplers"):
             if getattr(self, name) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} must be 0 or more, not {getattr(self, name)}")
         if any(mode.in_group for mode in modes) and not self.insecure_collective:

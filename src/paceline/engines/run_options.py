@@ -28,6 +28,7 @@ class RunOptions(TypedDict, total=False):
     module: bool
     workers: int | str | None
     servers: int | str | None
+    samplers: int | str | None
     replicas: int | None
     mode: str | None
     insecure_collective: bool | None

@@ -1,4 +1,4 @@
-"""Changes the number of workers and servers of a running run, whose launcher may be another process."""
+"""Changes the number of workers, servers and samplers of a running run, whose launcher may be another process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from paceline.runtime.observing import observing
 from paceline.runtime.rundir import RunDir
 
 
-def scale_run(where: RunDir, workers: int | None, servers: int | None) -> Status:
-    """Set how many workers and servers the run shall have; None is no change. Returns the status before.
+def scale_run(where: RunDir, workers: int | None, servers: int | None, samplers: int | None = None) -> Status:
+    """Set how many processes of each role the run shall have; None is no change. Returns the status before.
 
     Raises:
         UsageError: a number is not allowed, or the run does not run.
     """
-    if workers is None and servers is None:
-        raise UsageError("give --workers, --servers or both")
-    for option, number in (("--workers", workers), ("--servers", servers)):
-        if number is not None and number < 1:
-            raise UsageError(f"{option} must be at least 1, not {number}")
+    if workers is None and servers is None and samplers is None:
+        raise UsageError("give --workers, --servers, --samplers or several of them")
+    for option, number, least in (("--workers", workers, 1), ("--servers", servers, 1), ("--samplers", samplers, 0)):
+        if number is not None and number < least:
+            raise UsageError(f"{option} must be at least {least}, not {number}")
     where.token()
     if where.done:
         raise UsageError(f"the run in {where.path} has ended and cannot be scaled")
@@ -30,10 +30,10 @@ def scale_run(where: RunDir, workers: int | None, servers: int | None) -> Status
             before = observer.status(timeout_s=where.answer_s)
             if servers is not None:
                 _check_replicas(servers, before)
-            observer.scale(workers or 0, servers or 0)
+            observer.scale(workers or 0, servers or 0, -1 if samplers is None else samplers)
     except DeadlineError:
         raise UsageError(f"no coordinator of {where.path} answers: only a running run can be scaled") from None
-    _keep(where, {"workers": workers, "servers": servers})
+    _keep(where, {"workers": workers, "servers": servers, "samplers": samplers})
     return before
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import logging
 import os
@@ -85,17 +86,17 @@ class Supervisor:
         self.plan = plan
         self.screen = screen
         self._stop = StopRequests() if stop is None else stop
-        grace_s = timeout_s({**plan.env, **os.environ})
         # Half of PACELINE_TIMEOUT_S, so that a hanging process is killed before the other roles give up on it.
+        grace_s = timeout_s({**plan.env, **os.environ})
         self._hangs = HangDetection(max(_LEAST_HANG_S, grace_s / 2))
         self._announcements = Announcements(screen)
         is_new = plan.resume is None and not plan.adopt
         self.dir = RunDir.create(plan.run, plan.token_file) if is_new else RunDir(plan.run)
         self.runner = make_runner(plan, self.dir)
         self._client = CoordinatorClient(self.dir.coordinator, self.dir.token())
-        size, again = (plan.workers, plan.servers), plan.resume is not None
         self._hint = ResumeHint(self.dir.path, plan.checkpoint_every, plan.resume or "")
-        self._decisions = Decisions(*size, plan.replicas, plan.max_restarts, self._hint, resumed=again, grace_s=grace_s)
+        decide = functools.partial(Decisions, resumed=plan.resume is not None, grace_s=grace_s, samplers=plan.samplers)
+        self._decisions = decide(plan.workers, plan.servers, plan.replicas, plan.max_restarts, self._hint)
         self._conclusion = Conclusion(self._decisions.workers, self._hint)
         self._interruption = Interruption(plan, self.runner, self._client, self._hint, screen)
         self._hosts = HostNews(plan.hosts, plan.replicas, self.runner, self._client, self._decisions)
@@ -204,7 +205,7 @@ class Supervisor:
         while True:
             try:
                 # After a failure, kill workers at once: SIGTERM would make them give back leases, which nobody needs.
-                self.runner.end(at_once=lambda role: failed and role is WORKER)
+                self.runner.end(at_once=lambda role: failed and role.scripted)
                 self._drain()
                 if failed:
                     end = {"state": ENDED, "code": outcome.code, "reason": outcome.reason, "advice": outcome.advice}
@@ -282,20 +283,19 @@ class Supervisor:
 
     def _looked(self) -> None:
         """Show the new status, and carry out what follows from it."""
-        self._news = True
+        self._news, self._resume = True, None
         status = self._client.status
-        self._resume = None
         self._announcements.status(status)
         self.runner.saw(taking_part(status))
         resizable = self._client.settled and not self._client.finishing
         self._carry_out(self._hosts.saw(status, time.monotonic(), resizable=resizable))
         self._carry_out(self._decisions.saw(status, time.monotonic(), resizable=resizable))
-        self.runner.want(self._decisions.workers.target, self._decisions.servers.target)
+        self.runner.want(*self._decisions.wanted)
 
     def _end_hanging(self) -> None:
         """Kill the processes that run but do not answer: they are then started again like any that died."""
         news, self._news = self._news, False
-        leaving = self._decisions.servers.leaving
+        leaving = self._decisions.servers.leaving | self._decisions.samplers.leaving
         alive = {child.name: child.start for child in self.runner.alive() if child.name not in leaving}
         seen = taking_part(self._client.status) if news else None
         for name, silent_s in self._hangs.see(time.monotonic(), alive, seen).items():
@@ -317,10 +317,10 @@ class Supervisor:
                     self.runner.signal(name, signal.SIGUSR1 if isinstance(action, Dump) else signal.SIGTERM)
                 case Dismiss(name=name):
                     self.runner.signal(name, signal.SIGKILL, group=True)
-                case Rescale(workers=workers, servers=servers):
-                    self._client.scale(workers, servers)
-                case KeepSize(workers=workers, servers=servers):
-                    replace(self.plan, workers=workers, servers=servers).save()
+                case Rescale():
+                    self._client.scale(action.workers, action.servers)
+                case KeepSize(workers=workers, servers=servers, samplers=samplers):
+                    replace(self.plan, workers=workers, servers=servers, samplers=samplers).save()
                 case Lost():
                     outcome = self._lost(action)
                 case Finish():

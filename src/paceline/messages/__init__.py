@@ -108,6 +108,7 @@ from paceline.messages.replicas import (
     Replicated,
     Unreachable,
 )
+from paceline.messages.samplers import AskSlot, SamplerBeat, SamplerNews, Samplers, SamplerWork, SlotPrepared
 from paceline.messages.saving import Checkpoint, NotLoaded, Position, Saved, SaveOver
 from paceline.messages.steps import Assign, Choose, Committed, Plan, Ready, Receipt, Summed, Unpin
 from paceline.messages.work import (
@@ -231,6 +232,11 @@ AnyMessage = (
     | FilePieceAck
     | FilesUnpacked
     | Warn
+    | AskSlot
+    | SlotPrepared
+    | SamplerBeat
+    | SamplerNews
+    | Samplers
 )
 
 __all__ = [
@@ -238,6 +244,7 @@ __all__ = [
     "Abort",
     "AgentBeat",
     "AnyMessage",
+    "AskSlot",
     "Assign",
     "Beat",
     "BeatAck",
@@ -319,6 +326,10 @@ __all__ = [
     "RoleEnded",
     "RoleLine",
     "RunningRole",
+    "SamplerBeat",
+    "SamplerNews",
+    "SamplerWork",
+    "Samplers",
     "SaveNow",
     "SaveOver",
     "Saved",
@@ -330,6 +341,7 @@ __all__ = [
     "SetDials",
     "Shutdown",
     "SignalRole",
+    "SlotPrepared",
     "StartRole",
     "StatusReply",
     "StatusRequest",

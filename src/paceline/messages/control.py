@@ -29,7 +29,7 @@ class StatusReply(Message, frozen=True):
 
 
 class Scale(Message, frozen=True):
-    """Sets how many workers and servers the job shall have (0: no change).
+    """Sets how many workers and servers (0: no change) and samplers (-1: no change) the job shall have.
 
     The launcher reads these numbers in the status and starts or ends processes.
     """
@@ -37,6 +37,7 @@ class Scale(Message, frozen=True):
     req: int
     workers: int
     servers: int = 0
+    samplers: int = -1
 
 
 class HostLost(Message, frozen=True):

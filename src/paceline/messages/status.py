@@ -96,6 +96,30 @@ class SpeedStatus(msgspec.Struct, frozen=True):
     share: float = 0.0
 
 
+class SamplerStatus(msgspec.Struct, frozen=True):
+    """A sampler: the slots that it has prepared, and the questions that it has answered, `late` ones after a wait.
+
+    It keeps `ahead` slots ahead of the leases, and holds `nbytes` of batches. `behind`: more than half of its answers
+    came late.
+    """
+
+    name: str
+    prepared: int = 0
+    served: int = 0
+    late: int = 0
+    ahead: int = 0
+    nbytes: int = 0
+    behind: bool = False
+
+
+class DataWaitStatus(msgspec.Struct, frozen=True):
+    """How long workers have waited for data: `seconds` in all, and the share of their time lately, also by worker."""
+
+    seconds: float = 0.0
+    share: float = 0.0
+    workers: dict[str, float] = {}
+
+
 class FailureStatus(msgspec.Struct, frozen=True):
     """Why the job failed."""
 
@@ -115,7 +139,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     `plan` says from which step on which dials hold, if they change; `speeds` are those of the workers. `reducer` is
     "servers", "collective" (a group of workers) or "" before the blocks are placed; `moving` says what a move of the
     blocks to the other one waits for. `bad_records` counts the samples that are left out of the data. `stall` says what
-    the job waits for if it makes no progress; `late_process` is the process that it waits for.
+    the job waits for if it makes no progress; `late_process` is the process that it waits for. `wanted_samplers` is
+    None if nobody has changed the number with which the run began.
     """
 
     run: str = ""
@@ -179,6 +204,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | None = None
     stall: str = ""
     late_process: str = ""
+    wanted_samplers: int | None = None
+    samplers: tuple[SamplerStatus, ...] = ()
+    data_wait: DataWaitStatus = DataWaitStatus()
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +216,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     `metric_steps` has the step of the version that each metric of validation is of; logged values have none. `unequal`
     says what unequal machines meant for the bits; it is empty if they were equal. `plan` says from which step on which
     dials held, if they changed. `bad_records` counts the samples that were left out of the data. `stop_reason` says why
-    the job ended, also where it did not end early; `best` is the best version by --best.
+    the job ended, also where it did not end early; `best` is the best version by --best. Workers waited `data_wait_s`
+    for data, which is `data_wait_share` of their time since the coordinator began; `samplers` are those at the end.
     """
 
     run: str = ""
@@ -229,3 +258,6 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     bad_records: int = 0
     stop_reason: str | None = None
     best: BestStatus | None = None
+    data_wait_s: float = 0.0
+    data_wait_share: float = 0.0
+    samplers: tuple[SamplerStatus, ...] = ()

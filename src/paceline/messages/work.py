@@ -75,7 +75,10 @@ NOT_FINITE = "not finite"
 
 
 class Sealed(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's report about a slot that it has sealed. `warnings` are texts for the user, by topic."""
+    """A worker's report about a slot that it has sealed. `warnings` are texts for the user, by topic.
+
+    The slot took `seconds` to compute; before that the worker `waited` for its batch.
+    """
 
     step: int
     slot: int
@@ -85,6 +88,7 @@ class Sealed(msgspec.Struct, frozen=True, array_like=True):
     logs: dict[str, float]
     seconds: float
     warnings: dict[str, str] = {}
+    waited: float = 0.0
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ import functools
 import os
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +42,20 @@ _current: Job | None = None
 _stand_in: Any = None
 _ever = False
 _assigned: tuple[RoleSpec, WorkerSpec] | None = None
+_make: Callable[[RoleSpec, WorkerSpec, JobArgs, Callable[[], None]], Job] | None = None
 
 
-def assign(spec: RoleSpec, worker: WorkerSpec) -> None:
-    """Make `join` use this configuration from now on, instead of the environment."""
-    global _assigned
-    _assigned = spec, worker
+def assign(
+    spec: RoleSpec,
+    worker: WorkerSpec,
+    make: Callable[[RoleSpec, WorkerSpec, JobArgs, Callable[[], None]], Job] | None = None,
+) -> None:
+    """Make `join` use this configuration from now on, instead of the environment.
+
+    `make` makes the job of a process that is no worker; the job calls its last argument when it is closed.
+    """
+    global _assigned, _make
+    _assigned, _make = (spec, worker), make
 
 
 def stand_in(job: Any) -> None:
@@ -88,7 +96,9 @@ def join(*, seed: int = 0, mode: str = "bsp", dir: str | os.PathLike[str] | None
 
     torch.set_num_threads(args.threads)
     seed_all(args.seed)
-    if spec is not None:
+    if spec is not None and _make is not None:
+        job = _make(spec, worker, args, lambda: _forget(False))
+    elif spec is not None:
         if any(row.mode.in_group for row in parse_schedule(args.mode)) and not worker.collective:
             raise UsageError(_NOT_COLLECTIVE.format(mode=args.mode))
         job = _clustered(spec, worker, args)

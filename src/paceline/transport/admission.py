@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.errors import RefusedFrameError
-from paceline.messages import Message, Prepare, Pull, PullReply, Push, Refused
+from paceline.messages import AskSlot, Message, Prepare, Pull, PullReply, Push, Refused, SlotPrepared
 from paceline.transport.base import Counters, Frame, Received
 from paceline.types import NodeId
 from paceline.wire.codecs import decode_frames
@@ -72,9 +72,9 @@ def admit(
     except RefusedFrameError as error:
         counters.refuse(error.rule)
         detail = error.detail[:_DETAIL_CHARS]
-        if isinstance(message, (Push, Pull, Prepare)):
+        if isinstance(message, (Push, Pull, Prepare, AskSlot)):
             return Refused(message.req, error.rule, detail)
-        if isinstance(message, PullReply):
+        if isinstance(message, (PullReply, SlotPrepared)):
             return Received(peer, Refused(message.req, error.rule, detail))
         return None
     counters.received(frames)

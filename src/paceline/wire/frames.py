@@ -13,6 +13,7 @@ from typing import Any
 
 from paceline.errors import RefusedFrameError
 from paceline.messages import (
+    AskSlot,
     Assign,
     BlockFrame,
     CopyFrame,
@@ -23,6 +24,7 @@ from paceline.messages import (
     PullReply,
     Push,
     Replicate,
+    SlotPrepared,
 )
 from paceline.types import INIT_STEP
 from paceline.wire.codecs import decoded_nbytes, item_nbytes
@@ -73,7 +75,7 @@ def shape_numel(shape: Sequence[int], *, max_numel: int = MAX_NUMEL) -> int:
 
 def message_blocks(message: Message) -> tuple[BlockFrame, ...]:
     """What `message` declares about each of its frames; empty for messages without frames."""
-    if isinstance(message, (Push, PullReply, Replicate)):
+    if isinstance(message, (Push, PullReply, Replicate, SlotPrepared)):
         return message.blocks
     return ()
 
@@ -182,6 +184,9 @@ def _check_fields(**least: int) -> Callable[[Any], None]:
     return check
 
 
+_ASKED_FROM_0 = ("req", "step", "slot", "segment.step", "segment.epoch", "segment.offset", "segment.end_step")
+_ASKED_FROM_1 = ("segment.data_len", "segment.slots", "segment.batch_size")
+
 _CHECKS: Mapping[type[Message], Callable[[Any], None]] = {
     Push: _check_fields(incarnation=0, epoch=0, step=INIT_STEP, slot=0),
     Pull: _check_fields(incarnation=0, epoch=0),
@@ -190,4 +195,6 @@ _CHECKS: Mapping[type[Message], Callable[[Any], None]] = {
     CopyPart: _check_fields(incarnation=0, epoch=0, part=0),
     Prepare: _check_spec,
     Assign: _check_spec,
+    AskSlot: _check_fields(**dict.fromkeys(_ASKED_FROM_0, 0), **dict.fromkeys(_ASKED_FROM_1, 1)),
+    SlotPrepared: _check_fields(req=0),
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.loader import BatchMaker
 from paceline.messages import CompareData, Ok
+from paceline.types import DataFingerprint
 from paceline.worker.session import Session
 from paceline.worker.validation import Validator
 
@@ -18,20 +19,24 @@ class DataComparison:
         self._session = session
         self._fingerprints = fingerprints
 
-    def compare(self, use: str, maker: BatchMaker) -> None:
+    def compare(self, use: str, maker: BatchMaker) -> DataFingerprint:
         """Compare the data of `maker`, which the script uses in the call `use`, unless they were compared before.
+
+        Returns their fingerprint.
 
         Raises:
             MismatchError: the data differ. The job fails, or goes on without this worker.
         """
-        fingerprint = self._fingerprints.of(maker)
-        if fingerprint is not None:
+        fingerprint, is_new = self._fingerprints.find(maker)
+        if is_new:
             self._session.ask(lambda req: CompareData(req, use, fingerprint), Ok)
+        return fingerprint
 
-    def compare_loop(self, phase: int, train: BatchMaker, validators: Iterable[Validator]) -> None:
-        """Compare the data of a loop, and of the validators declared so far, with those of the other workers."""
-        self.compare(f"loop number {phase + 1} (job.batches)", train)
+    def compare_loop(self, phase: int, train: BatchMaker, validators: Iterable[Validator]) -> DataFingerprint:
+        """Compare the data of a loop, and of the validators so far, with those of others; return its fingerprint."""
+        fingerprint = self.compare(f"loop number {phase + 1} (job.batches)", train)
         for validator in validators:
             # Now, not when it was declared: loader processes that read the same files must be forked before.
             self.compare(f"the validation {validator.name}", validator.batches)
             validator.batches.close()
+        return fingerprint

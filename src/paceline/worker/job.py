@@ -12,6 +12,7 @@ import torch
 from paceline.clients.observer import decode_status
 from paceline.data.batch_source import LocalBatches
 from paceline.data.choice import Choice
+from paceline.data.data_key import data_key
 from paceline.data.data_spec import Collate, open_data, whole_number
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.servable import servable
@@ -30,7 +31,8 @@ from paceline.worker.loop_hint import in_loop_text
 from paceline.worker.metric_series import Metric
 from paceline.worker.metrics import Metrics
 from paceline.worker.optimizer_hook import attach, refuse_others
-from paceline.worker.phase_arguments import log_values, phase_of
+from paceline.worker.phase_arguments import log_values, phase_arguments
+from paceline.worker.sampled_batches import SampledBatches
 from paceline.worker.saves import Saves
 from paceline.worker.scheduler_replay import SchedulerReplay
 from paceline.worker.script_errors import add_remedy
@@ -246,21 +248,28 @@ class Job:
         self._check_open("job.batches")
         if self._loop is None:
             raise UsageError("call job.prepare(model, optimizer) before job.batches(...)")
-        spec = open_data(
+        number = self._loop.phase + 1
+        spec, phase = phase_arguments(
+            number,
             data,
             batch_size,
+            slots=slots,
+            epochs=epochs,
+            steps=steps,
             shuffle=shuffle,
             collate_fn=collate_fn,
             drop_last=drop_last,
             loader_workers=loader_workers,
             choice=Choice(fraction, weights, on_bad_record, max_bad_records, self._args.seed),
         )
-        number = self._loop.phase + 1
-        phase = phase_of(number, spec, slots=slots, epochs=epochs, steps=steps)
         if number > 0:
             self._loop.binding.check_untouched()
-        batches = LocalBatches(spec, self._args.seed)
-        check = lambda number: self._data.compare_loop(number, batches.maker, self._validators)  # noqa: E731
+        batches = SampledBatches(LocalBatches(spec, self._args.seed), self._session)
+
+        def check(number: int) -> None:
+            fingerprint = self._data.compare_loop(number, batches.maker, self._validators)
+            batches.open(data_key(number, self._args.seed, spec, fingerprint))
+
         return self._loop.run(phase, batches, check, max(0, spec.max_bad_records))
 
     def log(self, **values: Any) -> None:

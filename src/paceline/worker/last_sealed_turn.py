@@ -22,11 +22,12 @@ class SealedTurn(NamedTuple):
     logs: dict[str, float]
     seconds: float
     warnings: dict[str, str]
+    waited: float = 0.0
 
     @property
-    def report(self) -> tuple[float, Hyper, dict[str, float], float, dict[str, str]]:
-        """Weight, hyper-parameters, logged values, duration and warnings."""
-        return self.weight, self.hyper, self.logs, self.seconds, self.warnings
+    def report(self) -> tuple[float, Hyper, dict[str, float], float, dict[str, str], float]:
+        """Weight, hyper-parameters, logged values, duration, warnings, and the wait for the batch."""
+        return self.weight, self.hyper, self.logs, self.seconds, self.warnings, self.waited
 
     def counts_on(self, version: int, epoch: int, proven: tuple[int, int] = (0, -1)) -> bool:
         """Whether the turn may be sealed again in placement `epoch`: it was computed on `version`, which is not void.

@@ -145,7 +145,7 @@ class Loop:
                 assert grant.segment is not None
                 self.step, self.epoch = grant.step, sample_range(grant.segment, grant.step).epoch
                 self.metrics = grant.metrics
-                self.turn.begin(grant, batch.num_samples)
+                self.turn.begin(grant, batch.num_samples, prefetch.waited)
                 prefetch.seed_turn(grant)
                 self.turn.compute()
                 self._see(grant.step)

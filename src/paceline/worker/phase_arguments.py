@@ -8,18 +8,32 @@ from typing import Any
 
 import torch
 
-from paceline.data.data_spec import DataSpec, whole_number
+from paceline.data.choice import Choice
+from paceline.data.data_spec import Collate, DataSpec, open_data, whole_number
 from paceline.errors import LoopError, UsageError
 from paceline.types import PhaseSpec
 from paceline.worker.loop import Loop
 from paceline.worker.loop_hint import line_to_write
 
 
-def phase_of(number: int, spec: DataSpec, *, slots: int | None, epochs: int, steps: int | None) -> PhaseSpec:
-    """The phase number `number` over the data of `spec`.
+def phase_arguments(
+    number: int,
+    data: Any,
+    batch_size: int | None,
+    *,
+    slots: int | None,
+    epochs: int,
+    steps: int | None,
+    shuffle: bool | str,
+    collate_fn: Collate | None,
+    drop_last: bool,
+    loader_workers: int,
+    choice: Choice,
+) -> tuple[DataSpec, PhaseSpec]:
+    """The data of loop number `number`, and its phase.
 
     Raises:
-        UsageError: an argument cannot be, or `steps` and `epochs` are both given.
+        UsageError: an argument is out of range, or the data cannot be read by position.
     """
     slots = None if slots is None else whole_number("slots", slots)
     if slots is not None and slots < 1:
@@ -27,8 +41,17 @@ def phase_of(number: int, spec: DataSpec, *, slots: int | None, epochs: int, ste
     epochs = whole_number("epochs", epochs)
     if epochs < 0:
         raise UsageError(f"epochs must be 0 or more, not {epochs}")
+    spec = open_data(
+        data,
+        batch_size,
+        shuffle=shuffle,
+        collate_fn=collate_fn,
+        drop_last=drop_last,
+        loader_workers=loader_workers,
+        choice=choice,
+    )
     order = spec.order
-    return PhaseSpec(
+    phase = PhaseSpec(
         number,
         spec.length,
         spec.batch_size,
@@ -41,10 +64,15 @@ def phase_of(number: int, spec: DataSpec, *, slots: int | None, epochs: int, ste
         order.block_window,
         order.weights,
     )
+    return spec, phase
 
 
 def _steps(steps: int | None, epochs: int) -> int:
-    """The number of steps that a loop is limited to; 0 if it has whole epochs."""
+    """The number of steps that a loop is limited to; 0 if it has whole epochs.
+
+    Raises:
+        UsageError: the number cannot be, or `epochs` is given, too.
+    """
     if steps is None:
         return 0
     steps = whole_number("steps", steps)

@@ -46,6 +46,7 @@ from paceline.messages import (
     Push,
     Refused,
     Register,
+    Samplers,
     SaveNow,
     SetDials,
     StatusRequest,
@@ -57,6 +58,7 @@ from paceline.transport.base import Delivery, Event, PeerDown, PeerUp, Port, Rec
 from paceline.types import COORDINATOR, NodeId
 from paceline.wire.headers import decode_header, encode_header
 from paceline.worker.preemption import Preemption
+from paceline.worker.sampler_link import SamplerLink
 
 Reply = TypeVar("Reply", bound=Message)
 _POLL_S = 0.2  # the longest wait for one event
@@ -120,6 +122,7 @@ class Session:
         self._fills: deque[Fill] = deque()
         self._joined: list[Send] | None = None
         self._deliveries: dict[int, list[Delivery]] = {}
+        self.samplers = SamplerLink(port, self.core.next_req)
 
     @property
     def coordinator(self) -> NodeId | None:
@@ -248,6 +251,11 @@ class Session:
             while (event := self.port.recv(0.0)) is not None:
                 self._handle(event, time.monotonic())
 
+    def pump(self, awaited: str, wait_s: float) -> None:
+        """Handle one event if it comes within `wait_s`; raises as every wait does."""
+        with self.preemption:
+            self._step(awaited, min(wait_s, _POLL_S))
+
     def leave(self) -> None:
         """Leave after a request to leave: wait until sealed gradients have arrived, then hand the slot back with `Bye`.
 
@@ -279,17 +287,18 @@ class Session:
         while not done():
             self._step(awaited)
 
-    def _step(self, awaited: str) -> None:
+    def _step(self, awaited: str, wait_s: float = _POLL_S) -> None:
         """Handle one event. Raises if the coordinator has been silent for too long, or the job has ended."""
         self.preemption.check()
         assert self._redial is not None
-        event = self.port.recv(_POLL_S)
+        event = self.port.recv(wait_s)
         now = time.monotonic()
         if event is not None:
             self._handle(event, now)
         elif (silent := self.silent_s()) > self.timeout_s:
             what = f"{awaited} ({self._last_down})" if self._last_down else awaited
-            raise DeadlineError(COORDINATOR, what, silent, self._step_number(), "PACELINE_TIMEOUT_S")
+            step = getattr(self.core.task, "step", None)
+            raise DeadlineError(COORDINATOR, what, silent, step, "PACELINE_TIMEOUT_S")
         if event is None or now >= self._next_tick:
             self._next_tick = now + _POLL_S
             self._redial.tick(now)
@@ -301,6 +310,8 @@ class Session:
     def _handle(self, event: Event, now: float) -> None:
         assert self._redial is not None
         self._redial.note(event)
+        if self.samplers.handle(event, now):
+            return
         match event:
             case Received(peer=peer, message=message, frames=frames):
                 self._received(peer, message, frames, now)
@@ -329,6 +340,9 @@ class Session:
             self._send_all(self.core.reconnected(now))
 
     def _received(self, peer: NodeId, message: Message, frames: Sequence[memoryview], now: float) -> None:
+        if type(message) is Samplers:
+            self.samplers.roster(message)
+            return
         if self._awaiting is not None and getattr(message, "req", None) == self._awaiting and peer == self.coordinator:
             self._reply = message
             return
@@ -344,9 +358,6 @@ class Session:
                     self._connect(addresses)
                 case Send():
                     self._send_all([effect])
-
-    def _step_number(self) -> int | None:
-        return cast(int | None, getattr(self.core.task, "step", None))
 
     def _send_all(self, sends: Sequence[Send]) -> None:
         last = {send.to: number for number, send in enumerate(sends)}

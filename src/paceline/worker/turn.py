@@ -50,6 +50,7 @@ class ScriptTurn:
         self._first_node: int | None = None
         self._version = -1
         self._weight = 1.0
+        self._waited = 0.0
         self._began = 0.0
         self._computing = tracing.span("forward+backward")
         self._hyper_before: Hyper = ()
@@ -62,8 +63,11 @@ class ScriptTurn:
 
     # ------------------------------------------------------------ from the first line to the last
 
-    def begin(self, grant: Grant, num_samples: int) -> None:
-        """Begin the turn of `grant` with a batch of `num_samples`. The model must have the state that `grant` needs."""
+    def begin(self, grant: Grant, num_samples: int, waited: float = 0.0) -> None:
+        """Begin the turn of `grant` with a batch of `num_samples`, for which the script `waited` so many seconds.
+
+        The model must have the state that `grant` needs.
+        """
         assert grant.segment is not None
         model = self._session.core.model
         # The step of the last turn is not committed if this turn reads ahead of its commit. If blocks move before the
@@ -78,6 +82,7 @@ class ScriptTurn:
         self._binding.begin_turn()
         self._version = model.version
         self._logged = {}
+        self._waited = waited
         self._weight = num_samples / grant.segment.batch_size
         self._reducer.begin(grant, self._weight, keep=self._kept is not None)
         if self._overlap is not None:
@@ -132,6 +137,7 @@ class ScriptTurn:
                 logs,
                 time.monotonic() - self._began,
                 self._warnings,
+                self._waited,
             )
             core = self._session.core
             report = core.turn.report(*numbers)

@@ -33,6 +33,7 @@ NAMES = {
     "hosts": {"hosts_over_ddp", "hosts_over_ddp_plain", "hosts_over_ddp_1gbit"},
     "engines": {"ray_over_hosts", "spark_over_hosts"},
     "start": {"run_over_plain", "embedded_over_plain"},
+    "data": {"samplers_over_bound", "latency_over_training", "samplers_over_dataloader", "shm_over_queue"},
     "replicas": {"replicas_over_none", "replicas_over_none_tcp"},
 }  # fmt: skip
 

@@ -63,7 +63,7 @@ pytestmark = pytest.mark.usefixtures("warm")  # commands are forked, which takes
         (["join", "missing", "here.py"], "missing is not a run directory"),
         (["join", "used", "here.py"], "used was not started by `paceline run`"),
         (["scale", "-w", "2"], "runs/latest is not a run directory"),
-        (["scale", "used"], "give --workers, --servers or both"),
+        (["scale", "used"], "give --workers, --servers, --samplers or several of them"),
         (["scale", "used", "-s", "0"], "--servers must be at least 1, not 0"),
         (["status"], "runs/latest is not a run directory"),
         (["status", "empty"], "empty is not a run directory"),

@@ -52,7 +52,7 @@ def test_the_first_restart_of_a_process_is_immediate_and_later_ones_wait() -> No
     ]
     assert decisions.due(1.4) == []
     assert decisions.due(1.5) == ["server-1"]
-    assert decisions.restarts == {"worker": 0, "server": 2, "coordinator": 0}
+    assert decisions.restarts == {"sampler": 0, "worker": 0, "server": 2, "coordinator": 0}
 
 
 def test_no_process_is_restarted_once_the_job_has_failed() -> None:
@@ -214,7 +214,7 @@ def test_a_process_without_a_host_is_tried_again_a_little_later() -> None:
     assert decisions.waiting
     assert decisions.due(10.1) == []
     assert decisions.due(10.3) == ["worker-1"]
-    assert decisions.restarts == {"worker": 0, "server": 0, "coordinator": 0}, "waiting is no death"
+    assert decisions.restarts == {"sampler": 0, "worker": 0, "server": 0, "coordinator": 0}, "waiting is no death"
 
 
 def test_a_worker_that_moves_is_started_again_once_whatever_its_code() -> None:
@@ -247,3 +247,36 @@ def test_adopted_processes_count_and_the_missing_ones_are_started() -> None:
     ]
     assert decisions.servers.active == ["server-1", "server-2"]
     assert decisions.workers.active == ["worker-0", "worker-2", "worker-3"]
+
+
+def with_samplers(number: int = 2) -> Decisions:
+    decisions = Decisions(1, 1, 0, 5, ResumeHint(Path("r"), "30s"), resumed=False, grace_s=30.0, samplers=number)
+    for name in decisions.first():
+        decisions.started(name, 1, 0.0)
+    return decisions
+
+
+def test_a_sampler_that_dies_is_restarted_and_one_that_cannot_work_ends_nothing() -> None:
+    decisions = with_samplers()
+    assert ended(decisions, "sampler-1", -9) == [Tell("sampler-1 was killed by signal 9: restarted (1)", warning=True)]
+    assert decisions.due(1.0) == ["sampler-1"]
+    (told,) = ended(decisions, "sampler-0", EXIT_SCRIPT)
+    assert isinstance(told, Tell)
+    assert "its script failed" in told.text
+    assert ended(decisions, "sampler-1", EXIT_DONE) == []
+    assert ended(decisions, "sampler-1", -9, FAILED) == []
+
+
+def test_the_number_of_samplers_follows_the_status() -> None:
+    decisions = with_samplers()
+    more = status(wanted_workers=1, wanted_servers=1, wanted_samplers=3)
+    assert list(decisions.saw(more, 0.0, resizable=True)) == [
+        KeepSize(1, 1, 3),
+        Tell("3 samplers wanted instead of 2"),
+        Start("sampler-2"),
+    ]
+    fewer = status(wanted_workers=1, wanted_servers=1, wanted_samplers=0)
+    actions = list(decisions.saw(fewer, 0.0, resizable=True))
+    assert [a for a in actions if isinstance(a, Terminate)] == [Terminate(f"sampler-{i}") for i in (2, 1, 0)]
+    assert ended(decisions, "sampler-2", EXIT_LEFT) == []
+    assert list(decisions.saw(status(wanted_workers=1, wanted_servers=1), 0.0, resizable=True)) == []

@@ -125,7 +125,7 @@ def test_a_restart_that_the_process_asks_for_is_not_counted() -> None:
     clock = Clock(limit=1)
     for _ in range(10):
         assert clock.life(EXIT_AGAIN) == Again(0.0, 0)
-    assert clock.policy.restarts == {"worker": 0, "server": 0, "coordinator": 0}
+    assert clock.policy.restarts == {"sampler": 0, "worker": 0, "server": 0, "coordinator": 0}
     assert clock.life() == Again(0.0, 1)
 
 
@@ -134,7 +134,7 @@ def test_restarts_are_counted_by_name_and_summed_by_role() -> None:
     for name in ("worker-0", "worker-1", "server-0", "coordinator"):
         policy.started(name, 1, 0.0)
         assert isinstance(policy.ended(name, KILLED, 1.0), Again)
-    assert policy.restarts == {"worker": 2, "server": 1, "coordinator": 1}
+    assert policy.restarts == {"sampler": 0, "worker": 2, "server": 1, "coordinator": 1}
 
 
 def test_taking_part_needs_a_commit_in_the_same_incarnation() -> None:

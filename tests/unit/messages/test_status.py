@@ -17,7 +17,7 @@ SUMMARY_FIELDS = (
     "run state stopped steps samples seconds samples_per_s mode slots slot_batch workers servers replicas seed threads "
     "metrics metric_steps max_staleness max_lag skipped_slots wasted_slots lost_workers generations incarnation "
     "rewinds recomputed_steps failovers failover_s checkpoint warning digest warnings unequal plan "
-    "bad_records stop_reason best"
+    "bad_records stop_reason best data_wait_s data_wait_share samplers"
 )
 
 

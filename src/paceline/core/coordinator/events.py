@@ -105,6 +105,12 @@ class WarningFound(Event, frozen=True, gc=False):
     text: str
 
 
+class SamplersWanted(Event, frozen=True, gc=False):
+    """A user wants that many samplers; a negative number is no change."""
+
+    number: int
+
+
 class ServersWanted(Event, frozen=True, gc=False):
     """The number of servers that the job wants may have changed."""
 

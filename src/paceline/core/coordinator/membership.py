@@ -9,6 +9,7 @@ from paceline.core.coordinator.events import (
     JobFailed,
     MembersRemoved,
     Output,
+    SamplersWanted,
     ServerJoined,
     ServersWanted,
     WorkerJoined,
@@ -155,7 +156,7 @@ class Membership:
             return [Send(sender, Refused(message.req, "replicas", problem))]
         self._members.want(max(1, message.workers or self._members.wanted_workers), message.servers)
         fact = ScaleFact(self._members.wanted_workers, self._members.wanted_servers)
-        return [fact, Send(sender, Ok(message.req)), ServersWanted()]
+        return [fact, Send(sender, Ok(message.req)), ServersWanted(), SamplersWanted(message.samplers)]
 
     def drain(self, sender: NodeId, message: Drain) -> list[Output]:
         """Let a host become empty, or with `undo` be used again; a user or the launcher asks for it (rule 15)."""

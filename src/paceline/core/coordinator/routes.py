@@ -20,6 +20,7 @@ from paceline.core.coordinator.claims import Claims
 from paceline.core.coordinator.commits import Commits
 from paceline.core.coordinator.copy_contents import CopyContents
 from paceline.core.coordinator.data_checks import DataChecks
+from paceline.core.coordinator.data_waits import DataWaits
 from paceline.core.coordinator.decisions import Decisions
 from paceline.core.coordinator.groups import Groups
 from paceline.core.coordinator.heartbeats import Heartbeats
@@ -35,6 +36,7 @@ from paceline.core.coordinator.rebalance import Rebalance
 from paceline.core.coordinator.requests import Requests
 from paceline.core.coordinator.restart import Restart
 from paceline.core.coordinator.rewind import Rewind
+from paceline.core.coordinator.samplers import SamplerTable
 from paceline.core.coordinator.segments import Segments
 from paceline.core.coordinator.validation import Validation
 from paceline.core.coordinator.warnings import Warnings
@@ -70,6 +72,7 @@ from paceline.messages import (
     Ready,
     Receipt,
     Register,
+    SamplerBeat,
     Saved,
     SaveNow,
     Scale,
@@ -124,6 +127,8 @@ class Machines:
     bad_records: BadRecords
     groups: Groups
     member_records: MemberRecords
+    samplers: SamplerTable
+    data_waits: DataWaits
 
     @property
     def in_order(self) -> tuple[Machine, ...]:
@@ -155,6 +160,8 @@ class Machines:
             self.bad_records,
             self.groups,
             self.member_records,
+            self.samplers,
+            self.data_waits,
         )
 
 
@@ -173,6 +180,7 @@ def make_machines(
     keeper = Checkpoints(tables, claims, checkpoints)
     placement = BlockPlacement(tables, segments)
     commits = Commits(tables, segments, keeper)
+    samplers = SamplerTable(tables, segments)
     membership = Membership(tables, segments, requests, lost_workers)
     live_dials = LiveDials(tables, segments)
     return Machines(
@@ -202,6 +210,8 @@ def make_machines(
         bad_records=BadRecords(tables),
         groups=Groups(tables, segments, placement),
         member_records=MemberRecords(tables),
+        samplers=samplers,
+        data_waits=DataWaits(tables, samplers),
     )
 
 
@@ -218,6 +228,7 @@ def open_routes(m: Machines) -> dict[type[Message], Handler]:
         Scale: m.membership.scale,
         Drain: m.membership.drain,
         SaveNow: m.checkpoints.save_now,
+        SamplerBeat: m.samplers.beat,
     }
 
 
@@ -278,6 +289,7 @@ def _of_members(m: Machines) -> Subscribers:
             m.attendance.worker_joined,
             m.adoption.worker_joined,
             m.placement.worker_joined,
+            m.samplers.worker_joined,
         ),
         on.Evicted: (m.membership.evict,),
         on.MembersRemoved: (
@@ -295,11 +307,13 @@ def _of_members(m: Machines) -> Subscribers:
             m.leasing.workers_gone,
             m.validation.workers_gone,
             m.pins.workers_gone,
+            m.data_waits.workers_gone,
             m.leasing.offer_freed,
         ),
         on.WarningFound: (m.warnings.found,),
         on.WorkerRewound: (m.membership.send_back,),
         on.ModelAgreed: (m.placement.model_agreed,),
+        on.SamplersWanted: (m.samplers.samplers_wanted,),
         on.ServersWanted: (m.rebalance.servers_wanted, m.placement.servers_wanted),
     }
 
@@ -308,7 +322,7 @@ def _of_slots(m: Machines) -> Subscribers:
     return {
         on.WorkFreed: (m.leasing.offer_freed,),
         on.LeaseHeld: (m.adoption.adopt,),
-        on.SlotSealed: (m.warnings.sealed, m.commits.sealed),
+        on.SlotSealed: (m.warnings.sealed, m.data_waits.sealed, m.commits.sealed),
         on.SlotReported: (m.leasing.slot_reported,),
         on.SlotsSummed: (m.leasing.slots_summed,),
         on.SlotEvaluated: (m.validation.evaluated,),
@@ -375,4 +389,6 @@ def ticks(m: Machines) -> tuple[Callable[[], list[on.Output]], ...]:
         m.checkpoints.tick,
         m.leasing.tick,
         m.groups.tick,
+        m.samplers.tick,
+        m.data_waits.tick,
     )

@@ -20,25 +20,29 @@ class HostLoad:
     cores: int
     workers: int = 0
     servers: int = 0
+    samplers: int = 0
 
     @property
     def free(self) -> int:
         """Cores without a role; negative if there are more roles than cores."""
-        return self.cores - self.workers - self.servers
+        return self.cores - self.workers - self.servers - self.samplers
 
 
 def choose_host(role: str, hosts: Sequence[HostLoad], waited_s: float, *, may_wait: bool = True) -> str | None:
     """Return the name of the host for a process of `role`, None if it must wait for a host with a free core.
 
-    Servers go to the host with the fewest servers, so that the copies of a block have hosts of their own. Workers go to
-    the host with the most free cores. A role that replaces one of a lost host waits for a while, since that host may
-    return; with `may_wait` false, as at the start of a run, it does not.
+    Servers go to the host with the fewest servers, so that the copies of a block have hosts of their own; samplers to
+    the host with the fewest samplers, so that each host has one. Workers go to the host with the most free cores. A
+    role that replaces one of a lost host waits for a while, since that host may return; with `may_wait` false, as at
+    the start of a run, it does not.
     """
     if not hosts:
         return None
     roomy = [host for host in hosts if host.free > 0]
     if not roomy and may_wait and waited_s < WAITS_S:
         return None
+    if role == "sampler":
+        return min(hosts, key=lambda h: (h.samplers, -h.free, h.name)).name
     if role == "server":
         return min(hosts, key=lambda h: (h.servers, -h.free, h.name)).name
     return min(roomy or hosts, key=lambda h: (-h.free / h.cores, h.workers, h.name)).name

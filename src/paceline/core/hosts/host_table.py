@@ -147,14 +147,15 @@ class HostTable:
 
     # ------------------------------------------------------------ who is there
 
-    def loads(self, servers: Collection[str]) -> list[HostLoad]:
-        """The load of each host that can take roles. `servers` are the names of the roles that are servers."""
+    def loads(self, servers: Collection[str], samplers: Collection[str] = ()) -> list[HostLoad]:
+        """The load of each host that can take roles. All roles but these `servers` and `samplers` are workers."""
         return [
             HostLoad(
                 name=name,
                 cores=host.facts.cores,
-                workers=sum(role not in servers for role in host.roles),
+                workers=sum(role not in servers and role not in samplers for role in host.roles),
                 servers=sum(role in servers for role in host.roles),
+                samplers=sum(role in samplers for role in host.roles),
             )
             for name, host in self.hosts.items()
             if host.peer is not None and not host.leaving and not host.is_cut_off

@@ -119,11 +119,12 @@ class CurrentTurn:
         logs: dict[str, float],
         seconds: float,
         warnings: dict[str, str] = _NO_WARNINGS,
+        waited: float = 0.0,
     ) -> Sealed:
         """The report of the current slot. It goes to servers with the seal, and to the coordinator with the turn."""
         task = self.task
         assert isinstance(task, Grant)
-        return Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds, warnings)
+        return Sealed(task.step, task.slot, task.fence, weight, hyper, logs, seconds, warnings, waited)
 
     def lease_in_hand(self, incarnation: int) -> HeldLease | None:
         """The training lease that this worker reads for or computes; None if there is none of this incarnation."""

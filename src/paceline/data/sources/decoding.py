@@ -108,14 +108,22 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 }
 
 
+def is_image(suffix: str) -> bool:
+    """Whether a part with this suffix, without the dot, is decoded as an image."""
+    return f".{_last(suffix)}" in IMAGES
+
+
+def _last(suffix: str) -> str:
+    return suffix.rsplit(".", 1)[-1].lower()
+
+
 def decode(suffix: str, content: bytes, image_size: tuple[int, int] | None) -> Any:
     """Decode a part by its suffix without the dot, such as ``jpg``; bytes if the suffix is not known.
 
     Raises:
         Undecodable: the content is damaged, or too large.
     """
-    last = suffix.rsplit(".", 1)[-1].lower()
-    if f".{last}" in IMAGES:
+    if is_image(suffix):
         return image(content, size=image_size)
-    decoder = _DECODERS.get(last)
+    decoder = _DECODERS.get(_last(suffix))
     return content if decoder is None else decoder(content)

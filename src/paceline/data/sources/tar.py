@@ -13,7 +13,8 @@ import numpy.typing as npt
 from paceline.data.files.indexes import Progress, index_of, quiet
 from paceline.data.files.places import Files
 from paceline.data.sources.base import FileSource, kind_of
-from paceline.data.sources.decoding import Undecodable, decode
+from paceline.data.sources.decoding import Undecodable, decode, is_image
+from paceline.data.sources.extras import need
 from paceline.errors import DataError, UsageError
 
 LARGEST_MEMBER = 1 << 30
@@ -43,6 +44,8 @@ class TarShards(FileSource):
         self._suffixes = bytes(self._index["suffixes"]).decode().split("\n")
         self._wanted = None if columns is None else set(columns)
         self._image_size = image_size
+        if any(map(is_image, self._suffixes if columns is None else columns)):
+            need("PIL.Image", "images")  # now: the packages that decode are in the fingerprint of the data
         for name in columns or ():
             if name not in self._suffixes:
                 raise UsageError(

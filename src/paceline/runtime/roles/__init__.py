@@ -10,15 +10,16 @@ import re
 from paceline.errors import UsageError
 from paceline.runtime.roles.base import HangRule, Launch, Role
 from paceline.runtime.roles.coordinator import CoordinatorRole
+from paceline.runtime.roles.sampler import SamplerRole
 from paceline.runtime.roles.server import ServerRole
 from paceline.runtime.roles.worker import WorkerRole
 
 __all__ = [
-    "COORDINATOR", "SERVER", "WORKER", "HangRule", "Launch", "Role", "is_process_name", "register", "registered",
-    "role_named", "role_of",
+    "COORDINATOR", "SAMPLER", "SERVER", "WORKER", "HangRule", "Launch", "Role", "is_process_name", "register",
+    "registered", "role_named", "role_of",
 ]  # fmt: skip
 
-COORDINATOR, SERVER, WORKER = CoordinatorRole(), ServerRole(), WorkerRole()
+COORDINATOR, SERVER, WORKER, SAMPLER = CoordinatorRole(), ServerRole(), WorkerRole(), SamplerRole()
 
 _roles: dict[str, Role] = {}
 _PROCESS_NAME = re.compile(r"(?P<role>\w{1,64})(-(?P<number>[a-z0-9]{1,16}))?", re.ASCII)
@@ -63,5 +64,5 @@ def is_process_name(text: str) -> bool:
     return found is not None and role is not None and role.single == (found["number"] is None)
 
 
-for _role in (COORDINATOR, SERVER, WORKER):
+for _role in (COORDINATOR, SERVER, WORKER, SAMPLER):
     register(_role)

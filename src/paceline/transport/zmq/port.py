@@ -21,6 +21,7 @@ from paceline.transport.loop import Loop
 from paceline.transport.memory.arena import Arena
 from paceline.transport.sessions import Sessions
 from paceline.transport.streams.link import StreamLinks
+from paceline.transport.waker import Waker
 from paceline.transport.zmq.connections import Connection
 from paceline.transport.zmq.dial import Dial
 from paceline.transport.zmq.listener import Listener
@@ -81,6 +82,7 @@ class ZmqPort:
         self._shared = PortContext(zmq.Context(), self._loop, self._sessions, self._links, local, insecure_blocks)
         self._dials: dict[str, Dial] = {}
         self._listener: Listener | None = None
+        self._waker: Waker | None = None
         self._closed = False
         if listen is not None and listen_encrypted is not None:
             try:
@@ -159,11 +161,17 @@ class ZmqPort:
                 pass
             if events:
                 return self._sessions.take_event()
-            if polled and now >= deadline:
+            if (self._waker is not None and self._waker.take()) or (polled and now >= deadline):
                 return None
             loop.wait(min(deadline, loop.due) - now)
             polled = True
             now = loop.now()
+
+    def waker(self) -> Waker:
+        """What lets another thread end the wait of `recv`, which then returns None."""
+        if self._waker is None:
+            self._waker = Waker(self._loop)
+        return self._waker
 
     def close(self) -> None:
         """See `Port.close`."""
@@ -174,6 +182,8 @@ class ZmqPort:
             dial.stop()
         if self._listener is not None:
             self._listener.close()
+        if self._waker is not None:
+            self._waker.close()
         self._links.close()
         self._memory.close()
         self._sessions.drop_events()

@@ -86,3 +86,9 @@ def test_a_server_moves_only_if_its_copies_can_be_on_more_hosts() -> None:
     assert host_of_spare_server([both, one, none], 1) is None, "the copies are on two hosts"
     assert host_of_spare_server([both, one, none], 2) == "a"
     assert host_of_spare_server([none], 1) is None
+
+
+def test_samplers_go_to_hosts_without_one() -> None:
+    loads = [HostLoad("a", 8, samplers=1), HostLoad("b", 2, workers=1), HostLoad("c", 4, workers=3)]
+    assert choose_host("sampler", loads, 0.0) == "b"
+    assert choose_host("sampler", [HostLoad("a", 2, samplers=1), HostLoad("b", 2, samplers=2)], 0.0) == "a"
