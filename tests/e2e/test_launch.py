@@ -130,7 +130,7 @@ def test_the_size_changes_while_it_runs(here: Path) -> None:
         until(lambda: launched.status().workers_alive == 3 and len(launched.status().servers) == 2)
         with pytest.raises(UsageError, match=r"^workers must be at least 1, not 0"):
             launched.scale(workers=0)
-        with pytest.raises(UsageError, match=r"^give workers, servers or both"):
+        with pytest.raises(UsageError, match=r"^give workers, servers, samplers or several of them"):
             launched.scale()
     assert launched.status().state == "interrupted", "the end of the block stops it"
     with pytest.raises(UsageError, match="has ended and cannot be scaled"):

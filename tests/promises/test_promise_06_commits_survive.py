@@ -184,9 +184,9 @@ def test_a_dozen_kills_do_not_change_the_weights(tmp_path: Path) -> None:
     assert figures["digest_equal"] is True
     assert (figures["lost_slots"], figures["duplicate_slots"], figures["lost_commits"]) == (0, 0, 0)
     assert figures["rewinds"] == 2
-    assert {role: s["n"] for role, s in figures["recovery_s"].items()} == {"coordinator": 4, "server": 2, "worker": 6}
+    assert {role: s["n"] for role, s in figures["recovery_s"].items()} == {"coordinator": 4, "server": 2, "worker": 6, "sampler": 0}
     (only,) = figures["rounds"]
-    assert only["restarts"] == {"coordinator": 4, "server": 2, "worker": 6}
+    assert only["restarts"] == {"coordinator": 4, "server": 2, "worker": 6, "sampler": 0}
     assert only["audit"]["ok"]
     assert only["steps"] == only["versions"] > 0
 
@@ -243,7 +243,7 @@ def test_without_backups_the_loss_of_a_server_rewinds_the_job_to_the_checkpoint(
     summary = summary_of(ended, tmp_path)
     assert summary["steps"] == 12
     assert (summary["rewinds"], summary["incarnation"]) == (1, 1)
-    assert summary["restarts"] == {"worker": 0, "server": 1, "coordinator": 0}
+    assert summary["restarts"] == {"worker": 0, "server": 1, "coordinator": 0, "sampler": 0}
     assert "server-0 was killed by signal 9: restarted (1)" in ended.out
     assert ": the job goes back to version" in ended.out
     assert "starts its script again" not in ended.out, "the workers stayed in their loop"

@@ -49,7 +49,7 @@ def test_a_killed_coordinator_restarts_at_its_address(tmp_path: Path) -> None:
         ended = running.wait()
     summary = summary_of(ended, tmp_path)
     assert summary["steps"] == 12
-    assert summary["restarts"] == {"worker": 0, "server": 0, "coordinator": 2}
+    assert summary["restarts"] == {"worker": 0, "server": 0, "coordinator": 2, "sampler": 0}
     assert (summary["generations"], summary["rewinds"], summary["lost_workers"]) == (3, 0, 0)
     assert "coordinator was killed by signal 9: restarted (1)" in ended.out
     assert "coordinator ended (exit code 0): restarted (2)" in ended.out

@@ -144,6 +144,21 @@ def test_a_member_leaves_when_its_script_has_ended_and_others_have_its_blocks() 
     assert group_of(job) == ("member-0",)
 
 
+def test_the_placement_stays_as_it_is_when_the_last_member_has_been_let_go() -> None:
+    """Another epoch would make the digest of the last version stale, which nobody holds any more."""
+    job = group_job(workers=2, slots=2)
+    for worker in ("worker-1", "worker-0"):
+        job.say(worker, Bye(job.req()))
+        job.wrote(job.core.tick(job.now))
+    epoch = job.core.tables.placed.epoch
+    job.wrote(job.core.dissolve(job.now))
+    job.say("engine", Exited(1, "worker-0", 1, 0))
+    for _ in range(3):
+        job.now += 1.0
+        job.wrote(job.core.tick(job.now))
+    assert job.core.tables.placed.epoch == epoch
+
+
 def test_a_member_that_registers_after_the_end_of_its_script_leaves_too() -> None:
     job = group_job(workers=2, slots=2)
     job.join("worker-9")

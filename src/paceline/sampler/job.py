@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -49,7 +50,7 @@ class IgnoredCallbacks:
     on_validation = on_checkpoint = on_end = on_step
 
 
-class SamplerJob:
+class SamplerJob(AbstractContextManager["SamplerJob"]):
     """What `paceline.join` returns in a sampler. It has every member of `Job`.
 
     A loop over `batches` prepares slots until the job has left that loop, and has no turn. The script then goes on as
@@ -231,9 +232,6 @@ class SamplerJob:
             self._closed = True
             self._service.close()
             self._close()
-
-    def __enter__(self) -> SamplerJob:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from paceline.clients.observer import decode_status
 from paceline.data.batch_source import LocalBatches
 from paceline.data.choice import Choice
 from paceline.data.data_key import data_key
-from paceline.data.data_spec import Collate, open_data, whole_number
+from paceline.data.data_spec import Collate
 from paceline.data.fingerprint import Fingerprints
 from paceline.data.servable import servable
 from paceline.errors import JobError, JobRewoundError, LoopError, UsageError
@@ -29,9 +30,9 @@ from paceline.worker.live_dials import set_dials
 from paceline.worker.loop import Loop
 from paceline.worker.loop_hint import in_loop_text
 from paceline.worker.metric_series import Metric
-from paceline.worker.metrics import Metrics
+from paceline.worker.metrics import Metrics, metrics_at
 from paceline.worker.optimizer_hook import attach, refuse_others
-from paceline.worker.phase_arguments import log_values, phase_arguments
+from paceline.worker.phase_arguments import log_values, phase_arguments, step_in_hand
 from paceline.worker.sampled_batches import SampledBatches
 from paceline.worker.saves import Saves
 from paceline.worker.scheduler_replay import SchedulerReplay
@@ -39,13 +40,12 @@ from paceline.worker.script_errors import add_remedy
 from paceline.worker.script_policies import Condition, ScriptPolicies
 from paceline.worker.session import Session
 from paceline.worker.turn import ScriptTurn, SendAhead
-from paceline.worker.validation import Validator, Validators, declare_validator
+from paceline.worker.validation import Validator, Validators, declare_validator, period_of, validation_data
 
 M = TypeVar("M", bound=Metric)
-MakeReducer = Callable[[Session, Binding], Reducer]
 
 
-class Job:
+class Job(AbstractContextManager["Job"]):
     """One training run, as one worker sees it. Made by `paceline.join`; a context manager."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Job:
         close: Callable[[bool], None],
         *,
         send_ahead: SendAhead = lambda nbytes, addresses: False,
-        make_reducer: MakeReducer = ServersReducer,
+        make_reducer: Callable[[Session, Binding], Reducer] = ServersReducer,
         on_saved: Callable[[Path], None] | None = None,
     ) -> None:
         self._session = session
@@ -71,8 +71,6 @@ class Job:
         self._saves = Saves(session, on_saved)
         self._policies = ScriptPolicies(session)
         self._callbacks = Callbacks(session)
-
-    # ------------------------------------------------------------ what a script sees
 
     @property
     def step(self) -> int:
@@ -104,13 +102,7 @@ class Job:
         In a loop in lock-step, turns of step t see the results of versions that are at least `every` steps old: every
         worker sees the same at the same step, in every run. After a loop they are those of its end.
         """
-        if not len(self._validators):
-            return Metrics({}, "no validation was declared (@job.validate(data, every=...) before the loop)")
-        return Metrics(
-            {} if self._loop is None else self._loop.metrics,
-            f"no validation is seen yet at step {self.step}. In a loop a result is there `every` steps after the step "
-            "that was validated: use job.metrics.get(name), or ask whether job.metrics.step >= 0",
-        )
+        return metrics_at(self.step, {} if self._loop is None else self._loop.metrics, declared=len(self._validators))
 
     @property
     def callbacks(self) -> Callbacks:
@@ -180,9 +172,7 @@ class Job:
         The workers share the work; all compute on the same version. A scalar is the mean of its batch, a vector has one
         value per sample.
         """
-        every = whole_number("every", every)
-        if every < 1:
-            raise UsageError(f"every must be at least 1, not {every}")
+        every = period_of(every)
 
         def register(metric: M) -> M:
             self._declare("job.validate", metric, data, batch_size, every)
@@ -209,10 +199,8 @@ class Job:
 
     def _declare(self, call: str, metric: Metric, data: Any, batch_size: int | None, every: int) -> Validator:
         self._check_open(call)
-        size = batch_size or (None if hasattr(data, "batch_size") else 256)
-        spec = open_data(data, size, shuffle=False)
         period = -1 if self._loop is None else self._loop.phase
-        validator = self._validators.declare(metric, spec, every=every, period=period)
+        validator = self._validators.declare(metric, validation_data(data, batch_size), every=every, period=period)
         declare_validator(self._session, validator, every)
         self._session.core.declare(len(self._validators))
         return validator
@@ -279,9 +267,8 @@ class Job:
     def stop(self, reason: str = "stopped by the script") -> None:
         """End the job after the current step, for all workers. Has no effect while `passed` is true."""
         self._check_open("job.stop", in_loop=True)
-        grant = None if self._loop is None else self._loop.turn.grant
-        step = grant.step if grant is not None else self.step - 1
-        self._session.ask(lambda req: Stop(req, str(reason), step, passed=self.passed), Ok)
+        at = step_in_hand(self._loop, self.step - 1)
+        self._session.ask(lambda req: Stop(req, str(reason), at, passed=self.passed), Ok)
 
     def stop_when(
         self,
@@ -332,9 +319,8 @@ class Job:
             UsageError: a dial cannot have this value; the job goes on as it was.
         """
         self._check_open("job.set", in_loop=True)
-        grant = None if self._loop is None else self._loop.turn.grant
         given = {"mode": mode, "slots": slots, "lr": lr, "checkpoint_every": checkpoint_every}
-        return set_dials(self._session, given, None if grant is None else grant.step, passed=self.passed)
+        return set_dials(self._session, given, step_in_hand(self._loop, None), passed=self.passed)
 
     def save(self, path: str | Path) -> None:
         """Write the model's `state_dict` as safetensors. One worker writes; the others wait for the complete file.
@@ -361,8 +347,6 @@ class Job:
             if not self._loop.is_dropped:
                 raise LoopError(in_loop_text(call))
             self._loop.end_job()
-
-    # ------------------------------------------------------------ the end
 
     def fail(self, trace: str) -> None:
         """Tell the coordinator that this worker's script raised: the job fails with this traceback.
@@ -402,15 +386,10 @@ class Job:
         if self._session.preemption.requested:
             self._session.leave()
         elif not failed:
-            if self._loop is not None and self._loop.is_looping:
-                self._loop.end_job()
-            if self._loop is not None and self.passed:
-                self._loop.behind.leave()
+            if self._loop is not None:
+                self._loop.leave_job()
             self._callbacks.end()
             self._session.ask(Bye, Ok)
-
-    def __enter__(self) -> Job:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -173,6 +173,13 @@ class Loop:
         self.turn.leave(self._segment, self.step)
         self._see(self.step - 1)
 
+    def leave_job(self) -> None:
+        """The script leaves the job: end the job if a loop is open, and warn if the job is in a later loop."""
+        if self.is_looping:
+            self.end_job()
+        if self.behind.is_behind:
+            self.behind.leave()
+
     def end_job(self) -> None:
         """End the job, and read its last version: the script has left its loop.
 

@@ -26,3 +26,14 @@ class Metrics(dict[str, float]):
         """Raise an error that says which metrics there are, or why there are none."""
         why = f"there are {', '.join(sorted(self))}" if self else self._missing
         raise MissingMetricError(str(name), why)
+
+
+def metrics_at(step: int, measured: Mapping[str, Measured], *, declared: int) -> Metrics:
+    """What a script sees at `step`, which has `declared` validations."""
+    if not declared:
+        return Metrics({}, "no validation was declared (@job.validate(data, every=...) before the loop)")
+    return Metrics(
+        measured,
+        f"no validation is seen yet at step {step}. In a loop a result is there `every` steps after the step that was "
+        "validated: use job.metrics.get(name), or ask whether job.metrics.step >= 0",
+    )

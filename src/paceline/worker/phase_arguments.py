@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,6 +14,8 @@ from paceline.errors import LoopError, UsageError
 from paceline.types import PhaseSpec
 from paceline.worker.loop import Loop
 from paceline.worker.loop_hint import line_to_write
+
+Otherwise = TypeVar("Otherwise")
 
 
 def phase_arguments(
@@ -101,3 +103,9 @@ def log_values(loop: Loop | None, values: Mapping[str, Any]) -> None:
             loop.turn.log(name, float(value))
         else:
             raise UsageError(f"log({name}=…) takes one number, not {value!r}")
+
+
+def step_in_hand(loop: Loop | None, otherwise: Otherwise) -> int | Otherwise:
+    """The step of the slot that this worker computes now; `otherwise` outside of a turn."""
+    grant = None if loop is None else loop.turn.grant
+    return otherwise if grant is None else grant.step

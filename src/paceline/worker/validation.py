@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from paceline.core.sampling import slot_seed
-from paceline.data.data_spec import DataSpec
+from paceline.data.data_spec import DataSpec, open_data, whole_number
 from paceline.data.loader import BatchMaker
 from paceline.data.seeding import preserved, seed_all
 from paceline.errors import UsageError
@@ -18,6 +18,25 @@ from paceline.messages import Declare, Ok, ValidatorSpec
 from paceline.types import Sums
 from paceline.worker.metric_series import Metric, MetricSeries, name_of
 from paceline.worker.session import Session
+
+_BATCH_SIZE = 256
+
+
+def period_of(every: Any) -> int:
+    """The number of steps between two validations.
+
+    Raises:
+        UsageError: it is no whole number, or below 1.
+    """
+    period: int = whole_number("every", every)
+    if period < 1:
+        raise UsageError(f"every must be at least 1, not {every}")
+    return period
+
+
+def validation_data(data: Any, batch_size: int | None) -> DataSpec:
+    """The data of a validation, in their own order."""
+    return open_data(data, batch_size or (None if hasattr(data, "batch_size") else _BATCH_SIZE), shuffle=False)
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ class BlockPlacement:
         self._reducers = tables.reducers
         self._segments = segments
         self._prepare_waiting: dict[NodeId, int] = {}
-        self._dissolved = False
+        self.dissolved = False
 
     def restore(self, history: History) -> list[Output]:
         """Take over the last placement from the log."""
@@ -216,8 +216,8 @@ class BlockPlacement:
         return [] if found is None else [BlocksMayMove(_AGAIN_S), *self.change(*found, why=why, planned=True)]
 
     def dissolve(self) -> None:
-        """Count no loss from now on: the job is over, and its members end."""
-        self._dissolved = True
+        """Count no loss from now on, and plan nothing: the job is over, and its members end."""
+        self.dissolved = True
 
     def enact(self, event: PlacementDecided) -> list[Output]:
         """Put the new placement into force, and tell every server."""
@@ -250,7 +250,7 @@ class BlockPlacement:
         for member in event.members:
             self._prepare_waiting.pop(member.node, None)
         lost = [m for m in event.members if m.role == "server" and m.node in self._placed.holders]
-        if not lost or self._identity.failure is not None or self._dissolved:
+        if not lost or self._identity.failure is not None or self.dissolved:
             return []
         assert placement is not None
         name = f"host {event.host}" if event.host else lost[0].name

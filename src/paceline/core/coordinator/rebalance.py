@@ -114,7 +114,7 @@ class Rebalance:
 
     def _plan_if_due(self) -> list[Output]:
         now, placement = self._clock.now, self._placed.placement
-        if self._look_at is None or now < self._look_at:
+        if self._look_at is None or now < self._look_at or self._placement.dissolved:
             return []
         is_ready = self._log.version >= 0 and not self._incarnation.awaited and self._identity.failure is None
         if placement is None or not is_ready or placement.joining:
