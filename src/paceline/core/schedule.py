@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from paceline.config.dials import ALLREDUCE
-from paceline.core.sampling import SampleRange, full_steps, sample_range
-from paceline.types import INIT_STEP, Segment
+from paceline.core.sampling import Order, SampleRange, full_steps, sample_range
+from paceline.types import INIT_STEP, Segment, SlotId
 
 _NO_STEP = 1 << 62  # a step that no job reaches
 _REMEMBERED = 1024  # the places of this many steps are cached, because each is read several times per slot
@@ -123,6 +123,15 @@ class Schedule:
             count += slots * (stop - step)
             step = stop
         return count
+
+    def known_samples(self, slot: SlotId, seed: int) -> tuple[int, ...]:
+        """The samples of `slot`, as indices into the data of its loop, in the order in which they are read.
+
+        () if they are drawn by weight: only workers have the weights.
+        """
+        if slot.step == INIT_STEP or (segment := self.segment(slot.step)).weights:
+            return ()
+        return tuple(Order(seed).samples(segment, slot.step, slot.slot).tolist())
 
     def window(self, step: int) -> int:
         """The window of the step."""

@@ -10,7 +10,7 @@ from tests.kit.core import segment
 
 from paceline.core.sampling import full_steps, num_steps, sample_range
 from paceline.core.schedule import Schedule
-from paceline.types import INIT_STEP, Segment
+from paceline.types import INIT_STEP, Segment, SlotId
 
 
 @st.composite
@@ -80,3 +80,10 @@ def test_slots_between_are_the_sum_of_the_steps(first: Segment, later: int, begi
     total = sum(Schedule((first, second)).num_slots(step) for step in steps)
     assert schedule.slots_between(steps.start, steps.stop, 1 << 40) == total
     assert min(schedule.slots_between(steps.start, steps.stop, most), most + 1) == min(total, most + 1)
+
+
+def test_the_samples_of_a_slot_are_known_unless_they_are_drawn_by_weight() -> None:
+    known = segment(step=0, data_len=16, slots=2)
+    assert len(Schedule([known]).known_samples(SlotId(0, 1), 7)) == known.batch_size
+    assert Schedule([msgspec.structs.replace(known, weights="digest")]).known_samples(SlotId(0, 1), 7) == ()
+    assert Schedule([known]).known_samples(SlotId(INIT_STEP, 0), 7) == ()

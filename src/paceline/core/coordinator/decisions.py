@@ -35,10 +35,10 @@ from paceline.core.policies.base import (
 )
 from paceline.core.policies.lowest_stop import ask
 from paceline.core.policies.registry import policies_of
-from paceline.core.sampling import Order, epochs_before
+from paceline.core.sampling import epochs_before
 from paceline.errors import MismatchError, UsageError
 from paceline.messages import DeclarePolicy, Ok, Position, ValidatorSpec
-from paceline.types import INIT_STEP, NodeId
+from paceline.types import INIT_STEP, NodeId, SlotId
 
 
 class Decisions:
@@ -139,8 +139,7 @@ class Decisions:
 
     def _bad_slot(self, step: int, slot: int) -> BadSlot:
         assert self._identity.job is not None
-        samples = Order(self._identity.job.seed).samples(self._phases.schedule.segment(step), step, slot)
-        return BadSlot(slot, tuple(samples.tolist()))
+        return BadSlot(slot, self._phases.schedule.known_samples(SlotId(step, slot), self._identity.job.seed))
 
     def tick(self) -> list[Output]:
         """Ask the policies about the time, which counts from the first version on."""

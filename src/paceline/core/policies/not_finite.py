@@ -12,7 +12,7 @@ _SHOWN = 16  # samples of a slot that a reason names
 def samples_in_words(samples: tuple[int, ...]) -> str:
     """The samples of a slot, the first of them by number."""
     if not samples:
-        return "no samples"
+        return "samples that were drawn by weight"
     text = ", ".join(map(str, samples[:_SHOWN])) + ", …" * (len(samples) > _SHOWN)
     return f"sample{'s' * (len(samples) != 1)} {text}"
 

@@ -54,7 +54,7 @@ def _per_slot(monkeypatch: pytest.MonkeyPatch, workers: int, mode: str) -> float
     return counted.count / cost.slots
 
 
-@pytest.mark.parametrize(("mode", "most"), [("bsp", 2_300), ("asp", 3_600)])
+@pytest.mark.parametrize(("mode", "most"), [("bsp", 2_350), ("asp", 3_600)])
 def test_a_slot_costs_the_same_with_ten_times_the_workers(
     monkeypatch: pytest.MonkeyPatch, mode: str, most: int
 ) -> None:

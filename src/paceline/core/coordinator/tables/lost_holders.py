@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from paceline.core.sampling import Order
 from paceline.core.schedule import Schedule
 from paceline.errors import SlotPoisonedError
-from paceline.types import INIT_STEP, NodeId, SlotId, name_of
+from paceline.types import NodeId, SlotId, name_of
 
 
 class Poisoned(NamedTuple):
@@ -23,7 +22,7 @@ class Poisoned(NamedTuple):
     def error(self, schedule: Schedule, seed: int) -> SlotPoisonedError:
         """The error that fails the job: it names the samples of the slot, in a job with this schedule and seed."""
         step, slot = self.slot
-        return SlotPoisonedError(step, slot, tuple(map(name_of, self.holders)), _samples(self.slot, schedule, seed))
+        return SlotPoisonedError(step, slot, tuple(map(name_of, self.holders)), schedule.known_samples(self.slot, seed))
 
 
 class LostHolders:
@@ -58,13 +57,3 @@ class LostHolders:
         """Count the losses of every slot from zero again."""
         self._holders.clear()
         self._hosts.clear()
-
-
-def _samples(slot: SlotId, schedule: Schedule, seed: int) -> tuple[int, ...]:
-    """The samples of `slot` as indices into the data set of its loop, in the order in which they are read."""
-    if slot.step == INIT_STEP:
-        return ()
-    segment = schedule.segment(slot.step)
-    if segment.weights:  # only workers have the weights
-        return ()
-    return tuple(Order(seed).samples(segment, slot.step, slot.slot).tolist())
