@@ -184,12 +184,7 @@ def test_a_dozen_kills_do_not_change_the_weights(tmp_path: Path) -> None:
     assert figures["digest_equal"] is True
     assert (figures["lost_slots"], figures["duplicate_slots"], figures["lost_commits"]) == (0, 0, 0)
     assert figures["rewinds"] == 2
-    assert {role: s["n"] for role, s in figures["recovery_s"].items()} == {
-        "coordinator": 4,
-        "server": 2,
-        "worker": 6,
-        "sampler": 0,
-    }
+    assert {role: s["n"] for role, s in figures["recovery_s"].items()} == {"coordinator": 4, "server": 2, "worker": 6}
     (only,) = figures["rounds"]
     assert only["restarts"] == {"coordinator": 4, "server": 2, "worker": 6, "sampler": 0}
     assert only["audit"]["ok"]
